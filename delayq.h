@@ -85,10 +85,10 @@
  *     }
  *
  * The library has no thread and no event loop. A take moves the due items
- * itself, so a single consumer is enough. A program with a loop of its own
- * calls delayq_take(&q, &item, 0) in each turn. Such a call costs nothing while
- * no item is due. A program that only moves items, which other programs take,
- * calls delayq_tick(&q, &wait_ms), and calls it again after wait_ms.
+ * itself, so a consumer needs no other program. A program with a loop of its
+ * own calls delayq_take(&q, &item, 0) in each turn. While no item is due, most
+ * of these calls send no request. A program that only moves items, for others
+ * to take, calls delayq_tick(&q, &wait_ms), and repeats this after wait_ms.
  *
  * >>life -- the life of an item
  *
@@ -109,9 +109,9 @@
  *                                     dead ---redrive---> ready
  *
  * Pending items are kept in a sorted set, ordered by due time, and ready items
- * in a list. Every tick and take runs the transfer, which moves due items from
- * the set to the list. If the list is empty, a take gets due items straight
- * from the set.
+ * in a list. A tick runs the transfer, which moves due items from the set to
+ * the list. If the list is empty, a take gets due items straight from the set.
+ * Otherwise it runs the transfer, too.
  *
  * A take with a lease puts the item back into the set, with its attempt count
  * raised by one. The item is due again at the end of the lease. An ack removes
@@ -136,9 +136,9 @@
  * A reply is lost if the connection ends, or if the server stalls for longer
  * than io_timeout_ms. A waiting take then goes on, and may return a later item.
  *
- * Each move is one script. If the server refuses it (memory full, a command
- * that the ACL forbids, a key of another type), the items stay where they are.
- * If the server refuses the script after it has moved some items, the call
+ * Each transfer and each take is one script. If the server refuses it (memory
+ * full, a command that the ACL forbids, a key of another type), the items stay
+ * where they are. If it is refused only after it has moved some items, the call
  * succeeds with these items, and the next call returns the error. A full server
  * still accepts takes, acks, nacks and extends.
  *
@@ -146,47 +146,48 @@
  *
  *     without a lease, a consumer crashes, the reply to a take is lost, or a
  *     handle with an outbox is closed while it keeps fetched items
- *     an outbox drops an offer, or ends with offers and is not kept
+ *     an outbox drops an offer, or is not kept and has unsent offers when the
+ *     program crashes or closes the handle
  *     Redis loses data, in a crash (see its persistence settings), or in a
  *     failover (its replication is asynchronous)
  *
  * If the server restarts from an older state, items that were taken or acked
  * since then are delivered again, even without a lease.
  *
- * If Redisson moves items of the queue too, three guarantees are weaker. A
- * lease ends as soon as the fastest Java clock reaches its end. A move by Java
- * loses the count of attempts, and the next attempt is 0, so a Redisson wire
- * excludes max_attempts. Java, which has no leases, may get an item whose lease
- * has ended.
+ * If Redisson, too, moves items of the queue, three guarantees are weaker. If
+ * Java clocks are ahead, the fastest of them decides when a lease ends. A move
+ * by Java loses an item's count of attempts (its next `attempt` is 0), so a
+ * Redisson wire excludes max_attempts. Java, which has no leases, may get an
+ * item whose lease has ended.
  *
- * With options.max_late_ms a take hands out no item that is later than this.
- * Such an item goes to the dead letters with the reason "late", and
- * delayq_counts.died counts it. If it is redriven, it is due again. The server
- * measures the lateness when it hands the item out, so neither the transfer of
- * the reply nor the time for which an outbox keeps a fetched item is included.
- * If an item is delivered again, its lateness counts from the end of its lease,
- * or of its nack's delay. Only takes find late items. If nobody takes from the
- * queue, its late items stay pending.
+ * With options.max_late_ms a take hands out no item that is late by more than
+ * this time. Such an item goes to the dead letters with the reason "late", and
+ * delayq_counts.died counts it. A redrive makes it due at once. The server
+ * measures the lateness when it hands the item out, so the lateness excludes
+ * the time until the reply comes, and the time for which an outbox keeps a
+ * fetched item. If an item is delivered again, its lateness counts from the end
+ * of its lease, or of its nack's delay. Only takes find late items. If nobody
+ * takes from the queue, its late items stay pending.
  *
- * Items in the ready list have no due time. They are never late, and alternate
- * with the other items. They were pushed by other programs, or moved there by
- * Redisson, a handle without the option, or an older version. So set the option
- * on all handles of the queue; their ticks then move nothing. If somebody sets
- * the server's clock forward, even leased items may be late at once.
+ * Items in the ready list have no due time. They are never late, and takes get
+ * them alternately with the other items. They were pushed by other programs, or
+ * moved there by Redisson, a handle without max_late_ms, or an older version.
+ * So set the option on all handles of the queue; then no tick moves an item. If
+ * somebody sets the server's clock forward, even leased items may be late.
  *
  * >>keys -- the data in Redis
  *
  * For a queue named N, T is N itself if N contains a '{', else {N}:
  *
- *     N                               list   ready payloads, tail to head
+ *     N                               list   ready payloads, oldest first
  *     redisson_delay_queue_timeout:T  zset   pending and leased elements, by
  *                                            due time in ms
  *     redisson_delay_queue:T          list   Redisson's mirror: the pending
  *                                            elements in the order of their
  *                                            offers; only with a Redisson wire
- *     redisson_delay_queue_channel:T  channel  tells the new earliest due time
- *     delayq_retry:T                  list   elements that are ready again,
- *                                            with a count (DELAYQ_NATIVE only)
+ *     redisson_delay_queue_channel:T  channel  reports the earliest due time
+ *     delayq_retry:T                  list   elements ready again, with a count
+ *                                            of attempts (DELAYQ_NATIVE only)
  *     delayq_dead:T                   list   "reason time\n" or "reason time
  *                                            why\n", then the element
  *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of the
@@ -206,29 +207,29 @@
  *                                            options.counters
  *
  * The first four are the keys and the channel of Redisson's RDelayedQueue over
- * an RBlockingQueue, with the same bytes, so Java programs can offer to and
- * take from the same queue. options.wire names the version of Redisson. All
- * handles of a queue use the same wire. If Redisson finds an element that it
- * can't read, its transfers stop for good. So a handle that finds an element of
+ * an RBlockingQueue, in the same format, so Java programs can offer to and take
+ * from the same queue. options.wire names the version of Redisson. All handles
+ * of a queue use the same wire. If Redisson finds an element that it can't
+ * read, its transfers stop for good. So a handle that finds an element of
  * another version of Redisson returns DELAYQ_ERR_WIRE. A handle without a
- * Redisson wire also returns it if the queue has a mirror, since Redisson would
- * deliver the handle's items again from the mirror. A handle checks about 16
- * elements of the set when it is opened, and again at an offer if the last
- * check is more than 10 s old. Takes and ticks check the elements that they
- * move, and the next one if it is due within max_wait_ms. A handle does not
- * check every element, and it can't see a Redisson that has not offered yet. If
- * a queue contains elements of two formats, let one handle with
+ * Redisson wire also returns this status if the queue has a mirror, since
+ * Redisson would deliver the handle's items again from the mirror. A handle
+ * checks about 16 elements of the set when it is opened, and again at an offer
+ * if the last check is more than 10 s old. Takes and ticks check the elements
+ * that they move, and the next one if it is due within max_wait_ms. A handle
+ * may overlook other elements, and it can't notice a Redisson that has not
+ * offered yet. If a queue contains elements of two formats, let one handle with
  * DELAYQ_REDISSON_OLD tick until the wrong elements are gone, since its ticks
- * move elements of every format, and write none.
+ * turn elements of every format into ready payloads.
  *
  * Handles with options.counters count in the script that does the work, so a
  * request that is sent again after a lost reply counts once. delayq_count
  * returns the totals. They don't include the work of Redisson and of handles
- * without the option, redriven items, the items that delayq_clear removes, and
- * some of the work while the slot moves. Each counter that a call changes costs
- * the server about 1.5 us, and 85 bytes in the append-only file. The counters
- * stay until somebody deletes their key. Nothing is counted on servers that
- * refuse undeclared keys in scripts (Dragonfly, ElastiCache Serverless).
+ * without the option, redriven items, items removed by delayq_clear, and some
+ * of the work while the queue's slot moves. Each counter that a call changes
+ * costs the server about 1.5 us, and 85 bytes in the append-only file. The
+ * counters stay until somebody deletes their key. Nothing is counted on servers
+ * that refuse undeclared keys in scripts (Dragonfly, ElastiCache Serverless).
  *
  * The data in Redis outlives the programs. So versions of delayq with the same
  * first number can work on one queue at once. They offer, move, take and ack
@@ -245,35 +246,35 @@
  * rounded up. If somebody sets the server's clock forward, items become due
  * earlier. A handle notices this at its next poll, after max_wait_ms at most.
  *
- * No command blocks on the server, since the handle waits in poll(). The system
+ * The handle waits in poll(), so no command blocks on the server. The system
  * may end a sleep 50 us late (Windows: 600), so the handle ends its sleep that
- * much earlier, and stays awake for the rest. While a call waits for a reply,
- * it also stays awake for the first 100 us if there are two processors and
- * replies come in that time; but not with an outbox.
+ * much earlier, and busy-waits for the rest. Without an outbox, a call also
+ * busy-waits for the first 100 us after a request, if there are two processors
+ * and replies usually come in that time.
  *
- * A handle that waits opens a second socket, the subscriber. The server reports
- * to it that an item is due earlier, or that anybody pushes a payload into N.
- * The handle also polls, at least every max_wait_ms. Many hosted servers refuse
- * to report pushes. Items offered through delayq are on time there, too. For
- * payloads that others push into N the handle polls more often: see
- * options.poll_ms. The log reports the refusal once, and the handle asks again
- * every 60 s.
+ * A handle that waits opens a second socket, the subscriber. On it the server
+ * reports a new earliest due time, and payloads that anybody pushes into N. The
+ * handle also polls, that is, sends a take or transfer, at least every
+ * max_wait_ms. Many hosted servers refuse to report pushes. The log reports the
+ * refusal once, and the handle asks again every 60 s. Even then, items offered
+ * through delayq are on time, and for payloads that others push into N the
+ * handle polls more often: see options.poll_ms.
  *
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
  * standbys, act if the leader has not done so within 0.3 to 0.6 s after an item
- * was due or pushed. The rest, the sleepers, sleep until the leader or a
- * standby takes an item and needs a successor, or until several items are due
- * at once. So if a hundred handles wait, only a few of them wake for an item. A
- * handle that waits alone sends no request for this.
+ * was due or pushed. The rest, the sleepers, are woken if several items are due
+ * at once, if no standby is left to replace the leader, or if the leader has
+ * failed. So if a hundred handles wait, only a few of them wake for an item. A
+ * handle that waits alone sends no additional request.
  *
  * Waiting programs that die or freeze delay one item, once, by 1 s at most. The
  * exception: if more than 16 handles wait, and the leader and all standbys fail
- * at once, a sleeper finds the item at its next poll, after max_wait_ms.
+ * at once, a sleeper finds the item at its next poll, within max_wait_ms.
  *
  * The items that one handle offers for the same millisecond come in the order
- * of the offers. The same holds for offers of two handles if one begins after
- * the other has returned. The exception: two offers may swap places if the time
+ * of the offers. So do those of two handles if one offer begins after the other
+ * has returned. The exception: two such offers may swap places if the time
  * between them is shorter than the variation of a handle's round trips, or than
  * the drift of its clock since its last request.
  *
@@ -287,12 +288,12 @@
  * redis+sentinel:// it asks the sentinels for the master at each connect.
  *
  * On a cluster the URL needs only one host, since the handle follows
- * redirections. All keys of a queue are in one slot. So a name must contain no
- * '}', or one complete, non-empty {tag}; other names are refused on a cluster.
- * While the queue's slot moves to another node, the cluster refuses requests
- * (TRYAGAIN, ASK). The handle repeats them within the call's time limit. If the
- * slot has not arrived by then, calls return DELAYQ_ERR_AGAIN. A take continues
- * to wait, and an outbox keeps its ops.
+ * redirections. All keys of a queue must be in one slot, so a name must contain
+ * no '}', or one complete, non-empty {tag}; other names are refused on a
+ * cluster. While the queue's slot moves to another node, the cluster refuses
+ * requests (TRYAGAIN, ASK). The handle repeats them within the call's time
+ * limit. If the slot has not arrived by then, calls return DELAYQ_ERR_AGAIN. A
+ * take continues to wait, and an outbox keeps its ops.
  *
  * Since a queue is in one slot, one node does all its work. To spread a busy
  * queue, open several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and
@@ -302,19 +303,19 @@
  *
  * >>threads -- blocking, threads, signals, fork
  *
- * Only one thread at a time may use a handle, and only the process that opened
- * it. A program may open any number of handles. The exception is delayq_wake,
- * which any thread or signal handler may call. The library changes no signal
- * disposition, and a lost connection raises no SIGPIPE.
+ * A program may open any number of handles. Only the process that opened a
+ * handle may use it, and only one thread at a time. The exception is
+ * delayq_wake, which any thread or signal handler may call. The library changes
+ * no signal disposition, and a lost connection raises no SIGPIPE.
  *
  * A call that sends a request blocks for io_timeout_ms at most, reconnects
- * included, or for connect_timeout_ms if that is given and longer. A request
- * that is sent late in this time still gets two measured round trips, and two
- * more if its script must be loaded. The time starts again with each MB of a
- * payload that has been transferred. A take or a wait adds its own timeout. An
- * attempt to connect that needs more time goes on in the next call. At each
- * connect getaddrinfo looks up the host name, without a time limit. If that
- * matters, use an address, or options.resolve.
+ * included, or for connect_timeout_ms if that is given and longer. A take or a
+ * wait adds its own timeout. The limit begins again with each MB of a payload
+ * that has been transferred. Even a request that is sent late in this time may
+ * take two measured round trips, and two more if its script must be loaded. If
+ * connecting needs more time, the next call continues the attempt. At each
+ * connect getaddrinfo looks up the host name, without a time limit. To avoid
+ * this, use an address, or options.resolve.
  *
  * If a connection dies silently (a frozen server, a lost network), the next
  * request notices it after io_timeout_ms, and the subscriber after 10 s plus
@@ -340,41 +341,41 @@
  *     offer, ack, nack, extend, bury, cancel, cancel_key, reschedule
  *              copy the op into the outbox and return DELAYQ_OK: the op is
  *              accepted. Without room they do nothing and return
- *              DELAYQ_ERR_FULL; for an op above half of a ring DELAYQ_ERR_ARG
+ *              DELAYQ_ERR_FULL. For an op above half of a ring: DELAYQ_ERR_ARG
  *
- * Three quarters of the memory are the ring of the offers; it also has cancels
- * and reschedules of the handle's own offers. The rest is the ring of the
- * changes: acks and all other ops. So a full server, which refuses offers,
+ * Three quarters of the memory are the ring of the offers, which also contains
+ * cancels and reschedules of the handle's own offers. The rest is the ring of
+ * the changes: acks and all other ops. So a full server, which refuses offers,
  * still gets the acks that make room. The ops of each ring run in the order of
  * the calls. Changes run before each later take, unless the server refuses
- * them. In a loop that takes, the next take or tick sends them.
- * An accepted op stays until the server has confirmed it, through lost
- * connections, wrong passwords, missing rights, a full or read-only server. An
- * op is dropped only if 8 connections in a row worked, and then ended when the
- * op was sent alone. The log reports the op, and delayq_outbox counts it.
+ * them. In a loop that takes, the next take or tick sends the changes.
+ * An accepted op stays until the server has confirmed it, despite lost
+ * connections, wrong passwords, missing rights, or a full or read-only server.
+ * It is dropped only if, sent alone, it has ended 8 connections in a row that
+ * had worked before. The log reports a dropped op, and delayq_outbox counts it.
  * options.settled gets the result of each op.
  *
- * An offer is stored once, even if its reply was lost and it was sent again,
- * because the queue remembers for a day the highest number that each handle has
- * stored. If Redis forgets this number (a failover, a restart without synced
- * AOF), or after a day without a connection, the offer is stored at least once.
- * A delay counts from the call. If a ticket is wanted (offer_message,
- * offer_many), the call fixes the due time by the handle's estimate of the
- * server's clock. After a failover to a server with a faster clock the item is
- * early by the difference. Before the first connection the ticket is "", and
- * extend and reschedule return DELAYQ_ERR_IO.
+ * Offers have numbers, and the queue remembers for a day the highest number
+ * that each handle has stored. So an offer is stored once, even if it is sent
+ * again after a lost reply. If Redis forgets this number (a failover, a restart
+ * without synced AOF), or after a day without a connection, the offer is stored
+ * at least once. A delay counts from the call. If the call returns a ticket
+ * (offer_message, offer_many), it fixes the due time by the handle's estimate
+ * of the server's clock. After a failover to a server with a faster clock the
+ * item is early by the difference. Before the first connection the ticket is
+ * "", and extend and reschedule return DELAYQ_ERR_IO.
  *
- * If the program crashes or closes the handle, the contents of the outbox are
- * lost, unless outbox_keep is given. So call delayq_flush before a close. Items
- * that were fetched and not handed out are lost, too, unless they are leased.
- * If a lease ends before the program has taken the item, the log reports it. If
- * the handle has called ack or another change, it gives the attempt back.
+ * Without outbox_keep, the contents of the outbox are lost if the program
+ * crashes or closes the handle. So call delayq_flush before a close. Fetched
+ * items that no take has handed out are lost, too, unless they are leased. The
+ * log reports if the lease of such an item ends. Then the attempt does not
+ * count if the program has ever called ack, or another change, on the handle.
  *
  * With options.outbox_keep the memory is an image that survives the program: a
- * mapped file, FRAM, battery-backed RAM. An op counts as accepted after the
- * call's last store to this memory. The next open goes on with all accepted ops
- * that are not settled, in their order, and close leaves them there. A new
- * image has zeros in its first 1,024 bytes. These ops survive:
+ * mapped file, FRAM, battery-backed RAM. An op is accepted as soon as the call
+ * has made its last store to this memory. At a close, ops that are not settled
+ * stay in the image, and the next open goes on with them, in their order. For a
+ * new image, fill the first 1,024 bytes with zeros. These ops survive:
  *
  *     memory                        the program dies    the power is cut
  *     a mapped file                 all accepted ops    see below
@@ -383,33 +384,33 @@
  *                                                       a cache: what
  *                                                       outbox_sync has flushed
  *
- * With outbox_sync no op is sent before it is synced. So the next tick sends an
- * offer, and no op runs twice after a power cut. Without outbox_sync, the file
- * contains after a power cut only the data that the system has happened to
- * write. The image then ends at its last whole entry, and settled ops may be
- * sent again.
+ * With outbox_sync no op is sent before it is synced. So offers are sent by the
+ * next tick instead of the call, and a power cut removes no sent op. Without
+ * outbox_sync, the file contains after a power cut only the data that the
+ * system happened to have written. The image then ends at its last whole entry,
+ * and settled ops may be sent again.
  *
- * For a day after the last offer was stored, the next program stores each offer
- * once, as after a lost reply. After that day, or if the server has lost its
- * data or is another one, an offer without a reply may be stored twice. If a
- * lease has ended meanwhile, the result of its ack or other change is
- * DELAYQ_GONE. The call fixes the due time of an offer, nack or reschedule if
- * the server's clock is known. Otherwise, if the program dies before the op is
- * sent, its delay counts from the next open.
- * The numbers of delayq_outbox and options.settled continue. If the program
- * dies after a report to options.settled and before the next store, the report
- * comes again.
+ * Each offer is stored once, as after a lost reply, if the next open connects
+ * within a day after the last offer was stored. After that day, or if the
+ * server has lost its data or is another one, an offer without a reply may be
+ * stored twice. If a lease has ended meanwhile, the result of its ack or other
+ * change is DELAYQ_GONE. The call fixes the due time of an offer, nack or
+ * reschedule if the server's clock is known. Otherwise, if the program dies
+ * before the op is sent, its delay counts from the next open. The numbers of
+ * delayq_outbox and options.settled continue after a restart. If the program
+ * dies after a report to options.settled and before the next store to the
+ * image, the report comes again.
  *
  * Open returns DELAYQ_ERR_ARG with the reason, and leaves the memory unchanged,
- * if the image is of another queue, wire, size, kind of machine (byte order,
- * size of a pointer) or format version, is damaged, or is in use by another
- * handle of the same process. The image begins with two marks of 160 bytes, at
+ * if the image is damaged, in use by another handle of the same process, or
+ * made for another queue, wire, size, kind of machine (byte order, size of a
+ * pointer) or format version. The image begins with two marks of 160 bytes, at
  * 0 and 512, which are written in turn. The entries of the offers begin at
  * 1,024, and those of the changes follow. The last 2,048 bytes are not part of
- * the image. Marks and entries have CRCs. Section >>keep has the details. Later
- * versions read this format, or refuse it. Only one handle may use an image at
- * a time, so lock the file against other programs (a recipe shows how). If they
- * open copies of one image, each op in it, and each op added later, runs once.
+ * the image. Marks and entries have CRCs (details: >>keep). Later versions read
+ * this format, or refuse it. Only one handle may use an image at a time, so
+ * lock the file against other programs (see the recipe). If programs open
+ * copies of one image, each op in it, and each op added to a copy, runs once.
  *
  * >>errors -- errors and retries
  *
@@ -417,17 +418,17 @@
  * there was nothing to return or to change. A negative status is a failure.
  * After DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL the call may have taken
  * effect; after any other failure it has not. delayq_errmsg returns the text.
- * If a call loses a reply, goes on, and fails later, the status is
- * DELAYQ_ERR_UNKNOWN, and the text names both faults.
+ * If a call loses a reply, tries again, and fails for another reason, the
+ * status is DELAYQ_ERR_UNKNOWN, and the text names both faults.
  *
  * If a server or a proxy sends a reply without a request, the handle closes the
- * connection before it writes the next request. It can't notice one such fault:
+ * connection before it writes the next request. It can't notice one such case:
  * a second copy of a reply that comes between the next request and its reply.
  *
  * A handle reconnects by itself: at once after a loss, and after each failed
  * attempt with a longer pause, up to reconnect_max_ms. During the pause calls
- * fail at once. Whatever ends the connections, a socket is connected at most
- * three times in a second. Only DELAYQ_ERR_WIRE requires reopening the handle.
+ * fail at once. In any case, a socket is connected at most three times in a
+ * second. Only DELAYQ_ERR_WIRE requires reopening the handle.
  *
  * >>limits -- limits
  *
@@ -435,14 +436,14 @@
  * limit (512 MB by default) and at most 1 GB. Due times are below 2^53 ms.
  *
  * A reply with more than 250,000 elements or more than 1 GB is refused as soon
- * as the server announces it. Otherwise memory grows only with the bytes that
- * have arrived.
+ * as the server announces it. While a smaller reply is read, memory grows only
+ * with the bytes that have arrived.
  *
  * A script moves or takes at most options.batch items and stops after 256 KiB
  * of payload, so it blocks the server for about 2 ms. A larger payload is moved
- * alone. A request of an outbox has at most 1,000 offers or 300 mixed ops, and
- * blocks the server for about 3 ms. Each MB of a payload of 1 to 64 MB blocks
- * the server for this many ms (a GET or SET in Lua: 2 to 3):
+ * alone. A request of an outbox has at most 1,000 offers, or 300 ops of several
+ * kinds, and blocks the server for about 3 ms. A payload of 1 to 64 MB blocks
+ * the server for this many ms per MB (a GET or SET in Lua: 2 to 3):
  *
  *     offer, take          2 to 5     ack, nack, extend     3 to 6
  *     take with a lease    7 to 13    tick that moves it    4 to 8
@@ -450,17 +451,16 @@
  * A take or tick needs twice as long if the next item is just as large, because
  * the script also reads that item to learn its due time. If the server's
  * machine is idle, the default options suffice for an item of 60 MB. For larger
- * items, or at a load of ten times the machine's cores, raise io_timeout_ms and
+ * items, or at a load of ten times the number of cores, raise io_timeout_ms and
  * connect_timeout_ms, since no bytes are transferred while the script runs.
  *
  * With a Redisson wire each script scans the mirror list once, and the script
- * of a replace twice. A scan takes a few ms per 100,000 pending items. It
+ * of a replace twice. A scan takes a few ms per 100,000 pending items, and
  * serves up to 100 items offered by delayq, but only 1 to 3 offered by Java.
  *
  * The handle is plain memory of less than 4 KB. A call needs less than 7 KB of
  * stack on x86-64 and on ARM, hiredis and libc included, and more under TLS, in
- * getaddrinfo, and in your hooks. The library itself allocates nothing; hiredis
- * does.
+ * getaddrinfo, and in your hooks. The library allocates nothing; hiredis does.
  *
  * >>macros -- option macros
  *
@@ -561,7 +561,7 @@ typedef enum delayq_status {
 #define DELAYQ_BACKOFF (-1) /* in a nack: exponential delay, with jitter */
 #define DELAYQ_RELEASE (-2) /* in a nack: no delay; the attempt doesn't count */
 
-/* The wire: the programs that share a queue. All its handles use the same wire:
+/* The wire: which programs share a queue. All handles of a queue use the same:
  *
  *     DELAYQ_NATIVE         C programs; the default, 0. Redisson >= 3.21.1 can
  *                           move and take the items. It must not offer any, and
@@ -578,8 +578,8 @@ typedef const struct delayq_wire_kind *delayq_wire;
 #define DELAYQ_REDISSON_OLD (&delayq_wire_redisson_old)
 #define DELAYQ_BROADCAST (&delayq_wire_broadcast)
 
-/* How the memory of an outbox survives the program: see >>outbox. A program
- * that names DELAYQ_KEEP links the code of all ops that an image can hold. */
+/* For options.outbox_keep: see >>outbox. A program that names DELAYQ_KEEP links
+ * the code of all ops that an image can contain. */
 typedef const struct delayq_keep_kind *delayq_keep;
 #define DELAYQ_KEEP (&delayq_keep_image)
 
@@ -607,8 +607,8 @@ typedef struct delayq_options {
                                goes to the dead letters at its next take; up to
                                65,535. Default 0: no limit. Not with a Redisson
                                wire */
-    int64_t max_late_ms;    /* an item that is later than this becomes a dead
-                               letter instead of being handed out. Default 0: no
+    int64_t max_late_ms;    /* an item that is late by more than this becomes a
+                               dead letter, and is not handed out. Default 0: no
                                limit. Set it on all handles of the queue: see
                                >>promises. Only with DELAYQ_NATIVE */
     int64_t backoff_ms;     /* DELAYQ_BACKOFF's delay after the first attempt,
@@ -627,9 +627,9 @@ typedef struct delayq_options {
     int64_t max_wait_ms;    /* the longest wait_ms that a tick returns, and the
                                longest time between two polls; default 10,000 */
     int64_t poll_ms;        /* the time between two polls for payloads that
-                               others push into N, if the server does not report
-                               pushes. Default: 250 after a poll that found one,
-                               doubled by each that found none, up to 4,000 */
+                               others push into N (see >>keys), if the server
+                               reports no pushes. Default: 250 after a poll that
+                               found one; empty polls double it, up to 4,000 */
     int connect_timeout_ms; /* the time limit of each step of connecting: the
                                socket, TLS, the login, the first request; up to
                                four times as long after timeouts. If this option
@@ -637,8 +637,8 @@ typedef struct delayq_options {
                                take that long; default 2,000 */
     int io_timeout_ms;      /* the time limit of a call that sends a request;
                                with an outbox, the longest time in which no byte
-                               is sent or received; default 3,000. On a slow
-                               line at least two measured round trips */
+                               is sent or received; default 3,000. The limit is
+                               never below two measured round trips */
 
     int reconnect_max_ms; /* the longest time between two attempts to connect;
                              default 5,000 */
@@ -646,7 +646,7 @@ typedef struct delayq_options {
                      of delayq_count: see >>keys */
 
     /* A handle that never waits: see >>outbox. */
-    void *outbox;            /* memory of yours, which outlives the handle. Its
+    void *outbox;            /* your memory, which must outlive the handle. Its
                                 old contents are read only with outbox_keep */
     size_t outbox_size;      /* the size of `outbox` in bytes, at least 8,192 */
     delayq_keep outbox_keep; /* DELAYQ_KEEP: the memory survives the program
@@ -654,21 +654,21 @@ typedef struct delayq_options {
                                 open goes on with its ops. Default NULL */
     /* Only with outbox_keep; may be NULL. Writes the `size` bytes at `address`
      * to storage that survives a power cut (msync). Returns 0, or another value
-     * after a failure; then it is called again later. If the memory has
+     * after a failure; the hook is then called again later. If the memory has
      * changed, the hook is called by open and close, and at most once by each
      * tick and by each step of a flush or another call that waits. An op is not
      * sent before it is written. */
     int (*outbox_sync)(void *user, void *address, size_t size);
-    /* Called once for each op of the outbox that is done or dropped. The offers
-     * are reported in their order (`changes` is 0), and so are the acks and the
-     * like (`changes` is 1). `number` counts the ops of each kind from 1, as
-     * delayq_outbox does. `status` is DELAYQ_OK, DELAYQ_DUPLICATE, DELAYQ_GONE,
-     * or the reason why the op was dropped. If a reply was lost, DELAYQ_OK may
-     * also mean DELAYQ_DUPLICATE or DELAYQ_GONE: it can't be known whether the
-     * op was done or came too late. The hook is called by tick, flush, and
-     * calls that wait or take, never by an offer, an ack or the like. It may
-     * call only delayq_wake on this handle and on those that share its
-     * connection. */
+    /* Called once for each op of the outbox that is done or dropped. `changes`
+     * is 0 for the ring of the offers, and 1 for the ring of the changes (acks
+     * and the like). The ops of each ring are reported in their order. `number`
+     * counts them from 1, as delayq_outbox does. `status` is DELAYQ_OK,
+     * DELAYQ_DUPLICATE, DELAYQ_GONE, or the reason why the op was dropped. If a
+     * reply was lost, DELAYQ_OK may also mean DELAYQ_DUPLICATE or DELAYQ_GONE,
+     * since it can't be known whether the op was done or came too late. The
+     * hook is called by tick, flush, and calls that wait or take, never by an
+     * offer, an ack or the like. It may call only delayq_wake on this handle
+     * and on those that share its connection. */
     void (*settled)(void *user, int changes, uint64_t number,
                     delayq_status status);
     /* Writes the address of `host`, a host in the URL, as text. Returns 1 if it
@@ -746,15 +746,16 @@ typedef struct delayq_item {
     const void *data;
     size_t len;
     int attempt;     /* how many times it was handed out, this take included. 0
-                        if unknown: always with DELAYQ_REDISSON_OLD and a lease;
-                        with a Redisson wire if the item was in the ready list,
-                        which keeps no count */
-    int64_t due_ms;  /* when it was due, by the server's clock; 0 if unknown */
+                        if it is unknown: with DELAYQ_REDISSON_OLD and a lease,
+                        or with a Redisson wire if the item was in the ready
+                        list, which keeps no count */
+    int64_t due_ms;  /* when it was due, by the server's clock; 0: unknown, for
+                        an item of the ready list, which keeps no due times */
     int64_t late_us; /* how long after due_ms it was taken, in microseconds by
-                        the server's clock; -1 if unknown. The ready list keeps
-                        no due times, so both are unknown for its items */
-    delayq_ticket ticket; /* for ack, nack, extend, bury; "" without a lease.
-                             In a broadcast: the item's place in the stream */
+                        the server's clock; -1 if due_ms is 0, or in a peek */
+    delayq_ticket ticket; /* for ack, nack, extend, bury; "" without a lease. In
+                             a broadcast, the item's place in the stream. In a
+                             peek, for cancel and reschedule */
     delayq_status acked;  /* out: the ack's status in ack_take and ack_many */
 } delayq_item;
 
@@ -774,9 +775,8 @@ typedef struct delayq_dead {
  * of this handle since its open, and the work of all handles. */
 typedef struct delayq_counts {
     int64_t pending;     /* items in the set, leased ones included */
-    int64_t overdue;     /* pending items that are due, and not yet moved or
-                            taken */
-    int64_t overdue_ms;  /* how long the first due item has been due; or 0 */
+    int64_t overdue;     /* items in the set that are due */
+    int64_t overdue_ms;  /* the lateness of the earliest item; 0: none is due */
     int64_t ready;       /* items in the lists; in a broadcast always 0 */
     int64_t dead;        /* dead letters */
     int64_t next_due_ms; /* the earliest due time; 0: nothing is pending */
@@ -792,8 +792,8 @@ typedef struct delayq_counts {
                               least 2^(n-1) us. The last entry also counts all
                               later items */
 
-    /* The work of all handles with options.counters: see >>keys. All 0 if there
-     * are none, or if an ACL hides the key. */
+    /* The work of all handles with options.counters: see >>keys. All 0 if no
+     * handle had this option, or if an ACL hides the key delayq_counters:T. */
     struct {
         uint64_t offered; /* items stored, without duplicates */
         uint64_t taken;   /* items handed out, redeliveries included; in a
@@ -804,8 +804,8 @@ typedef struct delayq_counts {
     } total;
 } delayq_counts;
 
-/* The result of delayq_outbox. All counts begin at the open; with outbox_keep
- * those of accepted and settled ops begin when the image is new. `offers` are
+/* The result of delayq_outbox. Each open starts all counts at 0, except that
+ * with outbox_keep the numbers of accepted and settled ops go on. `offers` are
  * the offers, the cancels of keys, and the cancels and reschedules of this
  * handle's own offers; `changes` are acks and the like. Each kind is settled in
  * order: the n-th op is settled once ..._settled >= n. */
@@ -817,7 +817,7 @@ typedef struct delayq_outbox_state {
     uint64_t duplicate; /* offers whose key was in use, except offers whose
                            reply was lost */
     uint64_t dropped;   /* ops that were dropped: see >>outbox */
-    size_t bytes, size; /* bytes of memory for ops: in use, and in all */
+    size_t bytes, size; /* memory for ops, in bytes: the used part, the total */
 } delayq_outbox_state;
 
 /* From here to >>functions: the private content of a handle. It is declared
@@ -828,10 +828,10 @@ typedef struct delayq_address {
     int port;       /* 0 for a unix socket */
 } delayq_address;
 
-/* Commands that are written together, and their replies. */
+/* An exchange consists of commands written together, and of their replies. */
 typedef enum delayq_exchange_state {
     DELAYQ_EXCHANGE_NONE,
-    DELAYQ_EXCHANGE_WAITING, /* its commands are to be written */
+    DELAYQ_EXCHANGE_WAITING, /* its commands have not been written yet */
     DELAYQ_EXCHANGE_SENT,    /* not all replies have come yet */
     DELAYQ_EXCHANGE_ANSWERED /* all replies have come, or the socket is lost */
 } delayq_exchange_state;
@@ -844,9 +844,9 @@ typedef struct delayq_exchange {
     unsigned number;          /* the socket's `number` when this was sent; 0:
                                  not sent */
     unsigned char written;    /* the server may have received all commands */
-    unsigned char blame;      /* if the server closed the socket: 2 for the only
-                                 exchange in flight, or for the named cause; 1
-                                 for the first of several; else 0 */
+    unsigned char blame;      /* if the server closed the socket: 2 if only
+                                 this was in flight, or got a protocol error;
+                                 1 if it was the first of several; else 0 */
     struct redisReply *replies[5]; /* the first `got` are valid */
     int64_t sent_us, read_us; /* when it was sent; when its replies were read */
 } delayq_exchange;
@@ -858,12 +858,12 @@ typedef enum delayq_socket_state {
     DELAYQ_SOCKET_TLS,       /* the TLS handshake is in progress */
     DELAYQ_SOCKET_GREETING,  /* its login is sent */
     DELAYQ_SOCKET_OPEN,      /* it is logged in */
-    DELAYQ_SOCKET_PROVEN     /* it is logged in, and a useful reply has come */
+    DELAYQ_SOCKET_PROVEN     /* a useful reply has come, or sub is 1 s old */
 } delayq_socket_state;
 
 /* The position in a reply that is being read. */
 typedef struct delayq_reply_scan {
-    char type;           /* the type of the current element; 0: it comes next */
+    char type;           /* the current element's type; 0: not yet read */
     char last;           /* the previous byte of the current line */
     unsigned short line; /* the length of the current line so far */
     unsigned number;     /* the number in the line; in a string, the bytes still
@@ -897,15 +897,15 @@ typedef struct delayq_socket {
     delayq_reply_scan scan;
     const char *body; /* a payload or script, to be written after c's buffer */
     size_t body_len;  /* the bytes of `body` that are not written yet */
-    const char *const *parts;      /* script parts after `body`, up to NULL */
-    delayq_exchange *first, *last; /* in flight, in the order of the replies */
+    const char *const *parts;      /* the script's later parts, then NULL */
+    delayq_exchange *first, *last; /* the exchanges in flight, oldest first */
     delayq_exchange greeting;      /* the login */
     unsigned char login[8];        /* the steps of the login, DQ_LOGIN_... */
 } delayq_socket;
 
-/* Client tracking, with which the server reports pushes into the lists. */
+/* Client tracking lets the server report pushes. Without it, handles poll. */
 typedef enum delayq_track_state {
-    DELAYQ_TRACK_OFF,     /* no sub, or tracking was refused: handles poll */
+    DELAYQ_TRACK_OFF,     /* sub isn't ready, or tracking was refused */
     DELAYQ_TRACK_ALLOWED, /* sub is ready; cmd has not turned tracking on */
     DELAYQ_TRACK_ON       /* cmd has turned tracking on, with REDIRECT to sub */
 } delayq_track_state;
@@ -930,7 +930,7 @@ typedef struct delayq_conn {
     unsigned char timed_out;  /* 1: the last fault was a timeout */
     unsigned host;            /* the number of the URL's host to try next */
     unsigned hosts_left;      /* hosts to try before a back-off */
-    delayq_name *names;       /* an outbox caches three addresses; or NULL */
+    delayq_name *names;       /* an outbox's cache of three names, or NULL */
     delayq_status failure;    /* the status of requests during a back-off */
     delayq_status leaving;    /* < OK, or DQ_MOVED: the reason why cmd is closed
                                  as soon as all replies are read */
@@ -948,10 +948,10 @@ typedef struct delayq_conn {
     unsigned char long_size, long_big; /* the server's unsigned long: the size
                                           in bytes; 1 if it is big-endian */
     int64_t now_us; /* the local clock, read when a call begins, after each
-                       sleep, when a request is sent, when bytes have come */
+                       sleep, when a request is sent, and when bytes come */
 
-    /* NULL until a take, tick or wait opens the subscriber: a program that only
-     * offers does not link its functions. */
+    /* NULL until a take, tick or wait opens the subscriber, so that a program
+     * that only offers does not link the subscriber's functions. */
     const struct dq_subscriber *subscriber;
     delayq_track_state tracking;
     int64_t sub_id;             /* the CLIENT ID of sub */
@@ -959,9 +959,9 @@ typedef struct delayq_conn {
     int64_t sub_pinged_us;      /* when the pending ping was sent, or 0 */
     unsigned sub_pending;       /* subscriptions without a reply so far */
     delayq_status sub_refused;  /* < OK: why a subscription was refused */
-    unsigned char track_losses; /* connections in a row that ended at tracking:
-                                   2 each if nothing else was in flight, else 1.
-                                   Also 2 if the server did not know sub */
+    unsigned char track_losses; /* points for connections in a row that ended at
+                                   tracking: 2 if nothing else was in flight,
+                                   else 1; 2 if the server did not know sub */
     unsigned char name_losses;  /* connections that have ended at SETNAME; after
                                    2 of them SETNAME is not sent */
     int64_t track_retry_us;     /* when to try tracking again after a refusal;
@@ -1001,28 +1001,28 @@ typedef struct delayq_lane {
     const struct dq_verb *verb;     /* the verb of the request */
     unsigned char key;              /* DQ_KEY_...: the request's second key */
     size_t n;                       /* the number of ops in the request */
-    size_t from, from_at;           /* in a mixed request, the number and the
-                                       place in the ring of a part's first op;
-                                       else 0 */
+    size_t from, from_at;           /* in a mixed request, the first op of the
+                                       current part: its number in the request,
+                                       its place in the ring; else 0 */
     delayq_status status;           /* the status of the last request */
     char *why;                      /* the text of `status` after a failure */
     struct redisReply *reply;       /* the reply, for a bare lane's caller */
     delayq_status result;           /* the first op status other than OK */
     char *err;                      /* receives the text of `result`; or NULL */
-    int64_t due_ms;                 /* the due time of the last op that has a
-                                       new one */
+    int64_t due_ms;                 /* the last due time that an op has set, for
+                                       the ticket of the call's only op */
 
     /* The ops are in one of these four, except in a bare lane. */
     struct dq_ring *ring;
     delayq_message *messages;
     delayq_item *items;
     struct dq_op *ops;
-    /* array_verb is that of items, of messages without a key, and of a bare
-     * lane; keyed_verb is that of messages with a key. */
+    /* array_verb is the verb of items, of messages without a key, and of a bare
+     * lane; keyed_verb is the verb of messages with a key. */
     const struct dq_verb *array_verb, *keyed_verb;
     const struct dq_query *query; /* the arguments of a bare verb, or NULL */
     int64_t begun_us;             /* the local time of the call */
-    uint64_t accepted, settled;   /* numbers of ops; equal if none is left */
+    uint64_t accepted, settled;   /* counts of ops; equal if none is left */
 
     /* The ops that may have run, and the retries. */
     uint64_t unsure;         /* the number of ops that may have run */
@@ -1049,12 +1049,12 @@ typedef struct delayq_lane {
 /* The handle's take or transfer, and its reply. */
 typedef struct delayq_fetch {
     delayq_lane lane;           /* a bare lane */
-    const struct dq_verb *take; /* the wire's take verb; NULL before a take */
+    const struct dq_verb *take; /* the take verb; NULL before the first take */
     unsigned char takes;        /* 1: it is a take, 0: it is a transfer */
     unsigned char acks;         /* 1: it is a take with an ack */
     unsigned char overdue;      /* 1: the last reply reported a due item */
     size_t max;                 /* the most items that it requests */
-    uint64_t order;             /* the first order for the ids of its leases */
+    uint64_t order;             /* the order in the id of its first lease */
     delayq_ticket ack;          /* the ticket to ack with the take, or "" */
     delayq_status acked;        /* the status of that ack */
     unsigned char lost;         /* 1: this call has lost a take's reply */
@@ -1079,8 +1079,8 @@ typedef struct delayq_fetch {
     char why[256];            /* the text of `failure` */
 } delayq_fetch;
 
-/* The role of a handle among those that wait in a take on its queue. A take's
- * reply contains this number minus 1, and never contains NEW. */
+/* The role of a handle among those that wait in a take on its queue. The reply
+ * to a take contains the value minus 1 (0: NONE), and never means NEW. */
 typedef enum delayq_waiter_role {
     DELAYQ_WAITER_NEW,     /* it has had no role since the subscriber was
                               opened */
@@ -1098,15 +1098,15 @@ typedef struct delayq_waiter {
     int64_t lead_us;  /* when it was last told to lead */
     int64_t enter_us; /* when it was told to enter the waiters again; 0 once a
                          later take has been answered */
-    int64_t push_us;  /* when a standby counts the list after a push */
+    int64_t push_us;  /* a standby: when to count the list after a push */
     int64_t due_us;   /* a standby: when the next item is due; 0: unknown */
-    int64_t take_us;  /* the latest time of a standby's next take */
+    int64_t take_us;  /* a standby: the latest time of its next take */
 } delayq_waiter;
 
 /* {0} is a closed handle. An open handle must not be copied or moved. */
 struct delayq {
     unsigned open;       /* DQ_OPEN while the handle is open */
-    int call_ms;         /* how long a call that sends a request may take */
+    int call_ms;         /* the time limit of a call that sends a request */
     int64_t pid;         /* the process that opened the handle */
     delayq_wire wire;    /* never NULL */
     delayq_conn *conn;   /* `own`, or that of options.share; NULL once its owner
@@ -1154,8 +1154,8 @@ struct delayq {
     unsigned char foreign;    /* the DQ_FOREIGN_... found in the queue, or 0 */
     volatile int woken;       /* 1: delayq_wake was called */
     struct redisReply *reply; /* the items of the last take or peek point into
-                                 this reply or fetch.reply. Only the next take
-                                 or peek, and close, free it */
+                                 `reply` or fetch.reply. Only the next take or
+                                 peek, or close, frees `reply` */
     delayq_options options;
     delayq_lane setup; /* a bare lane for the probe of the queue and for
                           tracking. It has an op until the queue is probed */
@@ -1255,9 +1255,9 @@ DELAYQ_CONSTANTS_END
  *             DELAYQ_ERR_WIRE  the handle is open, but its calls will return
  *                              this: see >>keys
  *             any server failure: the handle is open and connects when it is
- *                              used. If no pipe can be made, it is closed
- * Blocks      up to connect_timeout_ms for each step of connecting. If that is
- *             not given, up to io_timeout_ms if this is shorter
+ *                              used. If no pipe is made (_MEMORY), it is closed
+ * Blocks      for each step of connecting up to connect_timeout_ms or, if that
+ *             is not given, up to the shorter of 2 s and io_timeout_ms
  * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script; a broadcast also
  *             XREVRANGE
  *
@@ -1287,10 +1287,10 @@ DELAYQ_API void delayq_close(delayq *q);
  * is stored once. The second request stores nothing if the item is not there
  * and may have been due meanwhile, by the server's clock or by this machine's.
  * Then it can't be known whether the item was stored and delivered, and the
- * status is DELAYQ_ERR_UNKNOWN. Three events between the two requests can
- * deceive this check: somebody sets the server's clock forward and back again;
- * the network delays the first request until the second was delivered; somebody
- * cancels or clears the item, or moves it to an earlier time.
+ * status is DELAYQ_ERR_UNKNOWN. A second copy is stored only if between the
+ * requests somebody sets the server's clock forward and back again, or cancels
+ * or clears the item, or moves it to an earlier time, or if the first request
+ * arrives after the item that the second has stored was delivered.
  */
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
@@ -1309,10 +1309,10 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  *                                 since, and is not there: it was delivered, or
  *                                 never stored. This call has stored nothing
  *
- * To retry after DELAYQ_ERR_UNKNOWN, pass the same message unchanged until its
- * status changes: the item is stored at most once. DELAYQ_GONE ends the
- * retries, too. If you would rather have the item twice than never, offer the
- * message once more after DELAYQ_GONE: this stores a new item.
+ * To retry after DELAYQ_ERR_UNKNOWN, pass the same message, unchanged, until
+ * its status is another one. The item is stored at most once. If you would
+ * rather have it twice than never, offer the message once more after
+ * DELAYQ_GONE, which stores a new item.
  *
  * message->status is the returned status, except that it stays
  * DELAYQ_ERR_UNKNOWN if such a retry fails.
@@ -1334,9 +1334,9 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
  *              256 KiB. Messages with a delay_ms and messages with a due_ms
  *              are sent by separate scripts
  *
- * After a failure offer the messages with DELAYQ_ERR_UNKNOWN again, as
- * delayq_offer_message explains, and those with another failure, which were not
- * stored. Don't offer the others again: they would be stored twice.
+ * After a failure, offer only those messages again whose own status is a
+ * failure: with DELAYQ_ERR_UNKNOWN as delayq_offer_message explains; with any
+ * other failure the message was not stored. The rest would be stored twice.
  */
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count);
@@ -1350,9 +1350,9 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *              failure: the time until the next attempt, in ms
  *
  * A program that also takes should first take, with timeout 0, until
- * DELAYQ_EMPTY, and then tick, right before it sleeps. Such a tick also asks
- * the server to report the next push. With options.max_late_ms a tick moves
- * nothing: due items stay in the set.
+ * DELAYQ_EMPTY, and then tick, right before it sleeps. After such takes a tick
+ * also asks the server to report the next push. With options.max_late_ms a tick
+ * moves nothing: due items stay in the set.
  *
  * Returns      DELAYQ_OK, or any server failure (no item is lost; the next tick
  *              tries again)
@@ -1377,16 +1377,16 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *              any server failure. After DELAYQ_ERR_UNKNOWN an item that the
  *              server had handed out is lost; with a lease it comes again
  * Blocks       for timeout_ms and a round trip. A take of 10 s or longer that
- *              gets no item needs a second round trip to leave other waiters.
+ *              gets no item needs a second one if it must leave other waiters.
  *              With timeout 0: a round trip; none while nothing is due and the
  *              subscriber is open (the second empty take in a row opens it)
  * Redis        1 script; 0.2 commands a second while it waits
  *
  * Transient faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) don't end a
  * take that waits. It reports them to options.log, and tries again until the
- * timeout. If it still fails then, it returns the last fault, or _UNKNOWN if
- * that was among them. All other faults end it at once. Only the log reports an
- * item without a lease that was lost before DELAYQ_OK or DELAYQ_EMPTY.
+ * timeout. If the last try fails, too, the take returns its fault, or _UNKNOWN
+ * if any try lost a reply. All other faults end a take at once. If a take loses
+ * an item without a lease, but returns _OK or _EMPTY, only the log reports it.
  *
  * With options.max_late_ms one script gives up about 700 small items that are
  * too late. If there are more of them, a take that waits goes on at once, and
@@ -1404,7 +1404,7 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                                           int64_t timeout_ms);
 
 /*
- * delayq_ack -- confirm that a leased item is done: it is removed.
+ * delayq_ack -- confirm that a leased item is done, and remove it.
  *
  * Returns      DELAYQ_OK     removed
  *              DELAYQ_GONE   the lease ended and the item was moved or given to
@@ -1421,7 +1421,7 @@ DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item);
 
 /* delayq_ack_many -- ack `count` items, up to 500 in a round trip, and set
  * `acked` in each. Returns DELAYQ_OK if all were acked, else the first other
- * status. After a failure other than a lost reply the rest are not tried. */
+ * status. After a failure other than a lost reply no further ack is sent. */
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count);
 
@@ -1432,10 +1432,10 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
  *          without an ack. out: the next item, and in `acked` the ack's status
  *
  * Returns the status of the take, as delayq_take. `acked` is DELAYQ_OK,
- * DELAYQ_GONE, the failure that kept the ack from being sent, or
- * DELAYQ_ERR_UNKNOWN if its reply was lost. If the ack isn't settled, the item
- * keeps its ticket, but loses its payload: call again. After DELAYQ_EMPTY and
- * DELAYQ_WOKEN the ack is settled.
+ * DELAYQ_GONE, DELAYQ_ERR_UNKNOWN if the ack's reply was lost, or the failure
+ * because of which nothing was acked. After DELAYQ_EMPTY and DELAYQ_WOKEN the
+ * ack is settled. If the ack isn't settled, *item keeps its ticket, but not its
+ * payload: call again.
  */
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms);
@@ -1447,16 +1447,16 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
  *              DELAYQ_BACKOFF: after backoff_ms, doubled for each further
  *              attempt, up to backoff_max_ms; half of the delay is random
  *              DELAYQ_RELEASE: at once; this attempt does not count, because
- *              its work was not begun. Each may be up to a round trip late
+ *              its work was not begun
  *
- * Otherwise as delayq_ack. It ends the ticket: a second nack, or an ack, of the
- * same item returns DELAYQ_GONE, and the first nack counts. If the attempt is
- * unknown, the back-off does not grow.
+ * Otherwise as delayq_ack. The delivery may be up to a round trip late. A nack
+ * ends the ticket: a later nack or ack of the item returns DELAYQ_GONE. If the
+ * attempt is unknown, the back-off does not grow.
  */
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms);
 
-/* delayq_extend -- let a lease end in lease_ms from now (0: options.lease_ms).
+/* delayq_extend -- make a lease end lease_ms from now (0: options.lease_ms).
  * Puts the new ticket into the item. Otherwise as delayq_ack. */
 DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
                                        int64_t lease_ms);
@@ -1485,9 +1485,9 @@ DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
  *                               or the key was free already. The key is free
  *                               now
  *            DELAYQ_ERR_UNKNOWN the reply was lost, so the cancel may have
- *                               happened. The request is not sent again: it
- *                               would cancel an item that somebody else may
- *                               have offered under the key meanwhile
+ *                               happened. The request is not sent again, since
+ *                               it could cancel an item that somebody else has
+ *                               offered under the key meanwhile
  *            any other server failure, as delayq_cancel
  * Redis      1 script, O(log n); O(n) with a mirror
  *
@@ -1529,8 +1529,8 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count, const delayq_ticket *after);
 
 /* delayq_count -- count the items of the queue, and the work of this handle.
- * The handle's own counters are set even after a failure. 1 script: no payload
- * is read, but the earliest due time takes up to 50 look-ups, O(log n) each. */
+ * The handle's own counters are set even after a failure. 1 script: it reads no
+ * payload; the earliest due time needs up to 50 look-ups, O(log n) each. */
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
 
 /* delayq_count_due -- for a histogram: counts[i] = the number of pending items
@@ -1544,20 +1544,20 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
  *
  *   on    1: pause, 0: resume
  *
- * While a queue is paused, no handle moves its items or takes from it. A pause
- * is one script, and so are the handles' requests. So no request that comes
- * after the pause gets an item. A take ends with DELAYQ_EMPTY at its timeout, a
- * tick does nothing, and neither polls more often than on an empty queue. Items
- * that a handle has fetched before are handed out, since they are taken
- * already. Offers, acks, nacks, cancels and all other calls go on. If a lease
- * ends, its item stays pending. With options.max_late_ms items may become too
- * late meanwhile, and are given up after the resume. A resume wakes all handles
- * that wait, on all machines.
+ * While a queue is paused, no handle moves its items or takes from it. Pauses,
+ * transfers and takes are atomic scripts, so no request gets an item once the
+ * server has run the pause. A take ends with DELAYQ_EMPTY at its timeout, and a
+ * tick does nothing. Neither polls more often than on an empty queue. Items
+ * that a handle has fetched before the pause are handed out, since they are
+ * taken already. All other calls, such as offers, acks and cancels, work as
+ * usual. If a lease ends, its item stays pending. With options.max_late_ms,
+ * items that become too late during the pause are given up after the resume. A
+ * resume wakes all handles that wait, on all machines.
  *
- * A pause lasts until somebody resumes the queue. It survives the programs, and
- * the server's restart if the server's data do. A second pause changes nothing,
- * and a second resume only wakes the handles. delayq_clear does not end a
- * pause. delayq_counts.paused is the time at which the pause began.
+ * A pause lasts until somebody resumes the queue, even if the programs end, or
+ * the server is restarted and keeps its data. A second pause changes nothing. A
+ * second resume only wakes the handles. delayq_clear does not end a pause.
+ * delayq_counts.paused is the time at which the pause began.
  *
  * Redisson and handles older than 0.3 ignore a pause: they still move and take.
  *
@@ -1626,23 +1626,23 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
  *   queues       open handles, with at most 20 different connections
  *   timeout_ms   as in delayq_take
  *
- * Returns      DELAYQ_OK       take from each queue with timeout 0
+ * Returns      DELAYQ_OK       a queue has items: take from each with timeout 0
  *              DELAYQ_EMPTY    nothing within the timeout
  *              DELAYQ_WOKEN    delayq_wake was called on one of them
  *              any server failure; transient ones don't end it, as in a take
  * Blocks       for timeout_ms; with timeout 0 for a connect and a round trip of
  *              all queues in parallel. A silent server holds up no other queue
- * Redis        the transfers of all queues
+ * Redis        for each queue as in delayq_tick
  *
- * For programs that take: while any of the queues has a ready item, delayq_wait
- * returns at once, so take that item first. If that take fails, the next
+ * While any of the queues has a ready item, delayq_wait returns at once, so
+ * take the item before the next delayq_wait. If this take fails, the next
  * delayq_wait waits for 0.1 s.
  */
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms);
 
-/* delayq_wake -- end the take, wait or flush on q at once, or the next one. May
- * be called by another thread or a signal handler while the handle is open. */
+/* delayq_wake -- end at once the take, wait or flush on q or, if none runs, the
+ * next one. Any thread or signal handler may call it while q is open. */
 DELAYQ_API void delayq_wake(delayq *q);
 
 /*
@@ -1674,7 +1674,7 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
  * Returns the number of stored descriptors. They change at a reconnect, so call
  * this before each poll(). If one is readable, call delayq_tick, or delayq_take
  * with timeout 0. On Windows they are SOCKETs whose values fit into an int, for
- * select or WSAPoll. If the handle waits, WSAEventSelect loses its effect.
+ * select or WSAPoll; a call that sleeps resets your WSAEventSelect on them.
  */
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max);
 
@@ -1732,7 +1732,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     dq_sleep           sleeps until dq_wait_next's time, or until input comes
  *
  * A take follows the same path from dq_lane_step on, on the lane of q->fetch.
- * dq_fetch_send makes its op, dq_read_fetch keeps the reply, and
+ * dq_fetch_send makes the op of the take, dq_read_fetch keeps the reply, and
  * dq_fetch_hand_out hands out the items in the reply.
  *
  * The sections that own the state:
@@ -1869,9 +1869,9 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <openssl/x509v3.h>
 #endif
 
-/* Prevents inlining. An inlined function with large buffers would keep them on
- * the stack during the other calls of its caller. 64-bit arithmetic, which
- * needs much code on a small processor, would be repeated in each caller. */
+/* Prevents inlining. If a function with large buffers were inlined, they would
+ * be on the stack while its caller calls other functions. 64-bit arithmetic,
+ * inlined into each caller, would need much code on a small processor. */
 #if defined(__GNUC__)
 #define DQ_APART __attribute__((noinline))
 #else
@@ -1911,7 +1911,7 @@ struct pollfd;
 static int64_t dq_sys_now(void);
 
 /* Fill `bytes` with random bytes. Ids are made of them, so no other program may
- * get the same bytes. Returns 0 if there are none; then delayq_open fails. */
+ * get the same bytes. Returns 0 if this fails; delayq_open then fails, too. */
 static int dq_sys_random(unsigned char *bytes, size_t len);
 
 /* Returns the text of an errno, which this function may write to `room`. */
@@ -1925,15 +1925,15 @@ static void dq_sys_set_modes(int fd);
 static void dq_sys_close(int fd);
 
 /* Sleep until one of up to 60 descriptors is ready for its POLLIN or POLLOUT,
- * or the local clock reaches until_us. If this is 0, return at once. A socket
- * whose connect has failed is ready for POLLOUT. Returns above 0 if a
- * descriptor is ready, 0 if the time is over, below 0 if the sleep was
+ * or the local clock reaches until_us. If until_us is 0, return at once. A
+ * socket whose connect has failed is ready for POLLOUT. Returns above 0 if a
+ * descriptor is ready, 0 if until_us is reached, below 0 if the sleep was
  * interrupted. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us);
 
-/* Write one address of `host` to `address`, as text. `number`, modulo the count
- * of addresses, is the index of this address; the IPv4 addresses come first.
- * May block on a name server. Returns 0 if the name has no address. */
+/* Write one address of `host`, as text, to `address`. Its index is `number`
+ * modulo the count of addresses, of which the IPv4 addresses are the first. May
+ * block on a name server. Returns 0 if the name has no address. */
 static int dq_sys_resolve(const char *host, unsigned number, char address[64]);
 
 #ifdef DELAYQ_PORT
@@ -1980,8 +1980,8 @@ static int dq_sys_random(unsigned char *bytes, size_t len) {
 }
 
 /* Write the system's message, without the final full stop. If `code` is an
- * errno, it comes from dq_sys_is_connected, or hiredis has made it from the
- * last error of Winsock. */
+ * errno, it is ECONNREFUSED from dq_sys_is_connected, or hiredis has made it
+ * from the last error of Winsock. */
 static const char *dq_sys_strerror(int code, char room[DQ_TEXT_SIZE]) {
     DWORD n;
     if (code < WSABASEERR)
@@ -2012,10 +2012,10 @@ static void dq_sys_close(int fd) {
 }
 
 /* Sleep until a socket has an event or a timer expires. The timeouts of select,
- * WSAPoll and Sleep may end up to 15.6 ms late, since the system clock ends
- * them. The timer is more exact since Windows 10 version 1803. Events from
- * before the sleep are found by select, since WSAPoll does not report a failed
- * connect before version 2004. */
+ * WSAPoll and Sleep end at an interrupt of the system clock, up to 15.6 ms
+ * late. Since Windows 10 version 1803 a waitable timer is more exact. Events
+ * from before the sleep are read by select, not by WSAPoll, which does not
+ * report a failed connect before version 2004. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
     HANDLE wakers[2]; /* the event of all sockets, the timer */
     WSANETWORKEVENTS old;
@@ -2143,7 +2143,7 @@ static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
 
 #endif
 
-/* --- types and macros made of these functions --- */
+/* --- types and macros that differ between systems --- */
 
 /* For all systems except Windows: the type of a socket, the start and the end
  * of the use of sockets, the last socket error, and the errors of a pending and
@@ -2186,7 +2186,7 @@ static void (*volatile dq_sys_fence)(void) = dq_sys_nothing;
 /* --- fork, unix sockets and pipes, or their substitutes --- */
 
 /* dq_sys_pid returns a number that differs between a process and its fork.
- * dq_sys_refuse_path returns NULL, or why a unix socket can't have that path.
+ * dq_sys_refuse_path returns NULL, or why a unix socket can't have this path.
  *
  * dq_sys_open_pipe opens the non-blocking wake-up pipe. delayq_wake, perhaps in
  * a signal handler, writes to fds[1], and dq_sleep polls fds[0].
@@ -2290,9 +2290,9 @@ typedef char dq_sys_signals;
 
 /* hiredis and OpenSSL write without MSG_NOSIGNAL. So SIGPIPE is blocked in this
  * thread during a write, and a SIGPIPE that the write has raised is removed. A
- * SIGPIPE that was pending before belongs to the program. (On Linux, OpenBSD
- * and illumos, the systems without SO_NOSIGPIPE, sigprocmask changes only the
- * thread's mask. pthread_sigmask needs -lpthread before glibc 2.32.) */
+ * SIGPIPE that was already pending stays pending. (sigprocmask changes only the
+ * thread's mask on Linux, OpenBSD and illumos, the systems without
+ * SO_NOSIGPIPE. pthread_sigmask would need -lpthread before glibc 2.32.) */
 typedef struct dq_sys_signals {
     sigset_t sigpipe, mask; /* only SIGPIPE; the thread's former mask */
     int pending;            /* a SIGPIPE was pending before the write */
@@ -2314,7 +2314,7 @@ static void dq_sys_block_sigpipe(dq_sys_signals *signals) {
 static void dq_sys_unblock_sigpipe(const dq_sys_signals *signals, int failed) {
     int saved = errno;
     if (failed && !signals->pending) {
-#ifdef __OpenBSD__ /* lacks sigtimedwait; no other thread gets the signal */
+#ifdef __OpenBSD__ /* has no sigtimedwait; only this thread gets the signal */
         int number;
         if (dq_sys_is_sigpipe_pending()) sigwait(&signals->sigpipe, &number);
 #else
@@ -2341,8 +2341,8 @@ static int dq_sys_fd(const redisContext *c) {
 /* Write as much of the output buffer as the socket accepts. *sent becomes 1 if
  * all of it was written. A context that has already failed writes nothing.
  * Without TLS, send() writes a small request with one system call instead of
- * three. hiredis writes a large request, and then frees the large buffer.
- * libvalkey writes all requests, since it hides the length of its buffer. */
+ * three. A large request is left to hiredis, which then frees its buffer. All
+ * requests are left to libvalkey, which hides the length of its buffer. */
 static int dq_sys_write(redisContext *c, int tls, int *sent) {
     dq_sys_signals signals;
     int status;
@@ -2364,7 +2364,7 @@ static int dq_sys_write(redisContext *c, int tls, int *sent) {
 #endif
     dq_sys_block_sigpipe(&signals);
     status = redisBufferWrite(c, sent);
-    if (c->err == REDIS_ERR_OOM) *sent = 1; /* all of it was written */
+    if (c->err == REDIS_ERR_OOM) *sent = 1; /* failed after the whole write */
     dq_sys_unblock_sigpipe(&signals, status != REDIS_OK);
     return status;
 }
@@ -2395,8 +2395,8 @@ static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
 
 /* --- time --- */
 
-/* How long, in microseconds, a call watches for its reply before it sleeps. A
- * virtual machine needs about 100 us to wake two processors. */
+/* How long, in microseconds, a call busy-waits for its reply before it sleeps.
+ * A virtual machine needs about 100 us to wake two processors. */
 #if defined(DQ_POSIX) && defined(_SC_NPROCESSORS_ONLN)
 #define DQ_AWAKE_US 100
 #define dq_sys_processors() sysconf(_SC_NPROCESSORS_ONLN)
@@ -2423,7 +2423,7 @@ static struct pollfd dq_sys_watch(int fd, int events) {
 }
 
 /* Sleep until a descriptor is ready or the local clock reaches until_us. Stay
- * awake for the last DQ_SPIN_US, by which dq_sys_sleep may return late. */
+ * awake for the last DQ_SPIN_US, as dq_sys_sleep may return this much late. */
 static void dq_sys_poll_until(struct pollfd *fds, size_t count,
                               int64_t until_us) {
     assert(count <= 60);
@@ -2508,7 +2508,7 @@ static int dq_sys_is_connected(int fd) {
     return error == 0 ? 1 : -1;
 }
 
-/* Read pending input without blocking. Returns its length, or <= 0 if none. */
+/* Read input without blocking. Returns its length, <= 0 if there is none. */
 static int dq_sys_receive(int fd, char *to, unsigned short size) {
     return (int)recv((dq_sys_socket)fd, to, size, 0);
 }
@@ -2677,17 +2677,17 @@ static int dq_elem_attempt(const unsigned char *e, int kind) {
     return kind == 16 ? e[15] << 8 | e[16] : 0;
 }
 
-/* Returns the lower 11 bits of the old ids of the handle's offers. Bits 7 to 5
+/* Returns the lower 11 bits of the ids of 8 bytes of q's offers. Bits 7 to 5
  * are 001, so that the id, read as a double, is neither infinite nor NaN. The
  * other bits are random. */
 static int dq_elem_old_id_low(const delayq *q) {
     return (q->handle_id[5] & 7) << 8 | 0x20 | (q->handle_id[6] & 0x1f);
 }
 
-/* Reserve `count` orders and return the first. This is the time in us that the
- * server's clock will show, by estimate, when a request sent now arrives after
- * the shortest transit time so far. So it is above the order of each offer that
- * has returned, and below that of each offer that begins later. */
+/* Reserve `count` orders and return the first: an estimate, in us, of the
+ * server's time when a request sent now arrives after the shortest transit time
+ * so far. So it is above the order of each offer that has returned, and below
+ * that of each offer that begins later. */
 static uint64_t dq_elem_next_order(delayq *q, size_t count) {
     const delayq_conn *conn = q->conn;
     uint64_t order =
@@ -2725,7 +2725,7 @@ static void dq_elem_ticket(delayq_ticket *t, int64_t due_ms,
 }
 
 /* Write the ticket of an element that can't be decoded, or whose score is no
- * due time. It contains the rank, and is valid only to continue a peek. */
+ * due time. The ticket contains the rank, and can only continue a peek. */
 static void dq_elem_rank_ticket(delayq_ticket *t, int64_t due_ms,
                                 uint64_t rank) {
     unsigned char id[9] = {0xff}; /* other ids of 9 bytes begin with 8 */
@@ -2762,7 +2762,7 @@ static void dq_elem_set_ticket_due(delayq_ticket *t, int64_t due_ms) {
     memcpy(t->text + dq_num_decimal(t->text, due_ms), id, strlen(id) + 1);
 }
 
-/* Returns 1 if a ticket's text, which may lack its NUL, is well-formed. */
+/* Returns 1 if a ticket's text is well-formed, 0 if not or without a NUL. */
 static int dq_elem_is_ticket(const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t len;
@@ -2834,8 +2834,8 @@ typedef struct dq_err_entry {
     const char *code;
     signed char status;
     unsigned char leave; /* why the reply ends the connection, or 0 */
-#define DQ_LEAVE 1       /* another server may run the request */
-#define DQ_ENDED 2       /* the request makes the server end the connection */
+#define DQ_LEAVE 1       /* another server may be able to run the request */
+#define DQ_ENDED 2       /* after this reply the server ends the connection */
     unsigned char hint;
 } dq_err_entry;
 
@@ -2944,8 +2944,8 @@ static delayq_status dq_err_with(char err[256], delayq_status status,
 }
 
 /* Set the error text of a request that has lost its connection or timed out.
- * The text states the cause and, by `status`, whether the request may have
- * taken effect. */
+ * The text states the cause and, depending on `status`, whether the request
+ * may have taken effect. */
 static delayq_status dq_err_lost(char err[256], delayq_status status,
                                  const char *cause) {
     int may = status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL;
@@ -2954,9 +2954,9 @@ static delayq_status dq_err_lost(char err[256], delayq_status status,
                           : DQ_NOTHING);
 }
 
-/* Returns the status of a call that fails with `status`, whose text is in err,
- * after it has lost the reply to a request. Since this request may have run,
- * the status is DELAYQ_ERR_UNKNOWN, and the text names both faults. */
+/* Adjust the failure of a call that has lost the reply to an earlier request.
+ * Since that request may have run, return DELAYQ_ERR_UNKNOWN, and name both
+ * faults in `err`, unless `status` is no failure or already implies this. */
 static delayq_status dq_err_after_loss(char err[256], const char *what,
                                        delayq_status status) {
     const char *end = strstr(err, DQ_NOTHING);
@@ -2973,9 +2973,9 @@ static delayq_status dq_err_after_loss(char err[256], const char *what,
         what, then);
 }
 
-/* Foreign elements. A handle must not write to a queue that contains any of
- * them, or a mirror which the handle's wire does not have. The items that the
- * handle takes would stay in such a mirror, and Redisson would deliver them. */
+/* Foreign elements. A handle must not write to a queue that contains them. If
+ * its wire has no mirror, it must not write to a queue with a mirror either:
+ * the items that it takes would stay there, and Redisson would deliver them. */
 enum { DQ_FOREIGN_OLD = 1, DQ_FOREIGN_NEW = 2, DQ_FOREIGN_MIRROR = 3 };
 
 /* Set the text that names the foreign elements in q's queue, and the remedy. */
@@ -3088,7 +3088,7 @@ static const char *dq_url_read_address(const char *p, size_t len, int port,
     return a->port > 0 ? NULL : "the port is not a number from 1 to 65535";
 }
 
-/* Parse host `number` modulo u->count. Returns NULL, or the fault. */
+/* Parse the host with index `number` % u->count. Returns NULL, or the fault. */
 static const char *dq_url_host(const dq_url *u, unsigned number,
                                delayq_address *a) {
     const char *p = u->hosts, *end = p + u->hosts_len, *comma;
@@ -3139,7 +3139,7 @@ static const char *dq_url_read_rest(dq_url *u, const char *p) {
     return u->db >= 0 ? NULL : "the database is not a number";
 }
 
-/* Parse a URL, into which *u keeps pointers. Returns NULL, or the fault. */
+/* Parse a URL. *u keeps pointers into `url`. Returns NULL, or the fault. */
 static const char *dq_url_parse(const char *url, dq_url *u) {
     const char *p, *at, *end, *wrong = NULL;
     delayq_address a;
@@ -3327,21 +3327,21 @@ static void dq_tls_end(delayq_conn *conn) {
  * changes nothing:
  *   1. Read all keys, also those to be written. A wrong type ends the script.
  *   2. Try a removal without an effect, of an empty range or of 'delayq', which
- *      is never an element. A missing permission ends the script here. After a
- *      write the server no longer checks its memory limit.
+ *      is never an element. A missing permission ends the script here. After
+ *      this write the server accepts others even if its memory is full.
  *   3. Add.
  *   4. Remove.
  * A script that works in chunks repeats the steps for each chunk (see attempt).
  *
  * A script can't measure its run time, because the clock stands still during a
  * script in Redis 7.2 and later. It counts bytes instead, and reads chunks that
- * grow to 64 elements (128 in the usual take) up to its limit or DQ_BUDGET. It
- * never compares strings with <, which depends on the server's locale. It
- * converts numbers to text with string.format('%.0f'), since `..` writes only
- * 14 digits. redis.call accepts numbers, of which Redis writes 17 digits.
+ * grow to 64 elements (128 in the usual take), until it has enough elements or
+ * DQ_BUDGET bytes. It never compares strings with <, which depends on the
+ * server's locale. It converts numbers to text with string.format('%.0f'), as
+ * `..` writes only 14 digits. redis.call writes 17 digits of a number.
  *
- * Some servers run Lua 5.4. There `/` returns a float. A reply doesn't contain
- * it as an integer, and an argument may have only 14 of its digits. %d rejects
+ * Some servers run Lua 5.4, in which `/` returns a float. A float is no integer
+ * in a reply, and may lose all but 14 digits in an argument. %d rejects
  * fractions, tonumber('inf') is nil, and a score may be a number, not a text.
  *
  * A reply is an array that begins with the server's clock in microseconds.
@@ -3359,7 +3359,7 @@ static const char dq_lua_clock[] = "local function clock()\n"
                                    "  return us, math.floor(us / 1000)\n"
                                    "end\n";
 
-/* tally(field, n): add n to one of the queue's counters, whose key is ARGV[1].
+/* tally(field, n): add n to a field of the queue's counters, the hash ARGV[1].
  * `tally` is false if ARGV[1] is empty. A refusal of HINCRBY is ignored, since
  * the counted work is already done. */
 static const char dq_lua_tally[] =
@@ -3403,8 +3403,8 @@ static const char dq_lua_elements[] =
 
 /* foreign(e, wire): return the reason (DQ_FOREIGN_...) why a handle of this
  * wire must not write to a queue that contains e, or 0; then the values of
- * split(). Only Redisson writes elements of kind 8, and only Redisson writes
- * elements of kind 0 to a queue whose wire is not DELAYQ_REDISSON_OLD. */
+ * split(). Elements of kind 8 are written only by Redisson, those of kind 0
+ * only by Redisson and by handles with DELAYQ_REDISSON_OLD. */
 static const char dq_lua_foreign[] =
     "local function foreign(e, wire)\n"
     "  local kind, start = split(e, wire == 'o')\n"
@@ -3415,8 +3415,8 @@ static const char dq_lua_foreign[] =
 
 /* PROBE: look for elements of other wires. It is sent on each new connection,
  * and at an offer if the last check is more than 10 s old.
- * KEYS     1 zset; 2 mirror, if the wire has one: an ACL may forbid it to other
- *          handles. No keys if these were refused (by an ACL, in a moving slot)
+ * KEYS     1 zset; 2 mirror, if the wire has one (an ACL may forbid it to other
+ *          handles). No keys if these were refused (ACL, a moving slot)
  * ARGV     1 zset, 2 mirror, 3 wire
  * returns  clock
  *          why the queue is refused: foreign() of the first foreign element, 3
@@ -3424,8 +3424,8 @@ static const char dq_lua_foreign[] =
  *          the number 1, packed as an unsigned long of the server
  * ZSCAN visits about 16 elements, anywhere in the zset, and returns only those
  * whose first byte may be that of a foreign element. So the other elements,
- * which may be large, are not copied to Lua. (Servers older than Redis 7.2 copy
- * them once.) Redisson never reads elements with a score below 0. */
+ * which may be large, are not copied, except once by servers before Redis 7.2.
+ * Elements with a score below 0 are ignored, as Redisson never reads them. */
 static const char dq_lua_probe[] =
     "local zset, mirror, wire = unpack(ARGV)\n"
     "local others = wire == 'r' and '[^\\8\\16]*' or\n"
@@ -3518,10 +3518,10 @@ static const char dq_lua_remove[] =
     "  return reply, gone\n"
     "end\n";
 
-/* publish_if_head(key, channel, due, ties): publish `due` if only the new
- * elements, `ties` in number, are due by then. It counts them, because reading
- * the first one might copy a large element. If an ACL forbids this, other
- * handles learn the due time at their next poll. */
+/* publish_if_head(key, channel, due, ties): publish `due` if the new elements,
+ * `ties` in number, are the only ones due by then. It counts the elements,
+ * because reading the first one might copy a large one. If an ACL forbids a
+ * command, other handles learn the due time at their next poll. */
 static const char dq_lua_publish[] =
     "local function publish_if_head(key, channel, due, ties)\n"
     "  local text = string.format('%.0f', due)\n"
@@ -3536,11 +3536,11 @@ static const char dq_lua_publish[] =
  * ARGV     1 counters, 2 channel
  *          3 'delay' or 'due': the kind of the times below, in ms. If a single
  *            offer is sent again, '@' and the time from which it may have been
- *            due are appended. For an outbox, whose times are due times: the
- *            number of the first offer
+ *            due are appended. An outbox, whose times are due times, sends the
+ *            number of the first offer instead
  *          then up to 1,000 pairs: time, element
  * returns  clock; from a usual offer nothing else
- *          the number of offers skipped because the outbox sent them before
+ *          the number of offers skipped because they were stored before
  *          0; for an offer that was sent again its due time, or -1 if it was
  *          not stored because it may have been delivered meanwhile */
 /* The usual offer, optimized for speed: one element, no resend, no mirror. */
@@ -3565,7 +3565,7 @@ static const char dq_lua_offer_usual[] =
     "end\n";
 /* begin_offers(keys, holders, sent): return `at`, the state of a request of
  * offers. The last `holders` keys contain tickets. `sent` is ARGV[3]. at.mark
- * is the key with the highest number that the outbox has stored.
+ * is the key that contains the highest number which the outbox has stored.
  * due_of(at, time): return the due time of an offer, and the same as text.
  * count_up(at, n): write the number of the request's n-th op to at.mark. */
 static const char dq_lua_offers[] =
@@ -3632,7 +3632,7 @@ static const char dq_lua_offer[] =
     "return {us, skipped, at.again and first or 0}\n";
 
 /* held(ticket): return the due time and the hex id in the ticket of a key, and
- * the prefix of the element that it names; nil if it is no ticket. */
+ * the prefix of the element that the ticket names; nil if it is malformed. */
 static const char dq_lua_held[] =
     "local function held(ticket)\n"
     "  local due, id = string.match(ticket or '', '^(%d+)-(%x+)$')\n"
@@ -3645,7 +3645,7 @@ static const char dq_lua_held[] =
     "end\n";
 
 /* OFFER_KEYED: offers with and without a key, and cancels of keys. A cancel is
- * not idempotent: a second run would cancel a later use of the key.
+ * not idempotent: a second run may cancel a later item with the same key.
  * KEYS     those of OFFER; then for each op with a key its holder, the Redis
  *          key that contains the ticket
  * ARGV     1 to 3 as in OFFER; 4 the number of holders; then for each offer
@@ -3654,8 +3654,8 @@ static const char dq_lua_held[] =
  * returns  clock; then for each op:
  *          outcome: 0 stored or canceled
  *                   1 the key is taken
- *                   2 sent again, and perhaps delivered meanwhile
- *                   3 sent before by the outbox
+ *                   2 not stored, as it may have been delivered meanwhile
+ *                   3 skipped, as this op of the outbox has already run
  *                   4 the item to cancel is no longer there
  *          due time; ticket: the offer's, or the one in the holder, or ''
  *          If an op is refused, the reply ends before that op. If the first op
@@ -3677,7 +3677,7 @@ static const char dq_lua_offer_keyed[] =
     "      next_key = next_key + 1\n"
     "      holder = KEYS[next_key]\n"
     "    end\n"
-    /* look for the element of a resend, as its holder may have changed */
+    /* a resend looks for its element: the key may name a later offer */
     "    local stands = at.again and redis.call('ZSCORE', zset, e)\n"
     "    if stands then\n"
     "      text = string.format('%.0f', stands)\n"
@@ -3736,8 +3736,8 @@ static const char dq_lua_offer_keyed[] =
  *          mirror of a Redisson wire; 4 dead; 5 the pause
  * ARGV     1 counters; 2 wire: n native, r Redisson, o the old one, b broadcast
  *          3 limit: the number of items to move; 0 leaves due items to takes
- *          4 horizon in ms: elements that are due later are not read; negative
- *            if an item is known to be due
+ *          4 horizon in ms from now: elements due after it are not read. It is
+ *            negative if an item is known to be due
  * returns  clock
  *          us until the next item is due; -1 if none is due within the horizon
  *          1 if the element to acknowledge was there, else 0
@@ -3746,8 +3746,8 @@ static const char dq_lua_offer_keyed[] =
  *          the due times of the elements, in one text
  *          the elements that are handed out
  * If the queue is paused, nothing is moved or handed out, and the reply reports
- * nothing ready or due, so that no handle polls. run.ready and run.other are
- * the lengths of KEYS[2] and KEYS[3]. run.dues collects the due times for
+ * nothing ready or due, so no handle polls at once. run.ready and run.other
+ * are the lengths of KEYS[2] and KEYS[3]. run.dues collects the due times for
  * finish_run(). The first run.safe elements of the reply have left their keys.
  *
  * attempt(run, f, ...): call f(run, ...). If the server refuses a command
@@ -3794,7 +3794,7 @@ static const char dq_lua_run[] =
     "  if run.moved + run.dead + run.safe == 0 and not run.acked then\n"
     "    return refusal(why)\n"
     "  end\n"
-    /* drop from the reply the elements still in their keys; poll in 250 ms */
+    /* the reply omits elements that are still in their keys; poll in 250 ms */
     "  for i = #dues, run.safe + 1, -1 do\n"
     "    dues[i], reply[i + 5] = nil, nil\n"
     "  end\n"
@@ -3828,8 +3828,8 @@ static const char dq_lua_run[] =
 static const char dq_lua_present[] =
     "local keys = KEYS\n"
     "local present = redis.call('EXISTS', keys[2], keys[3], keys[5])\n";
-/* Get the lengths of the lists, and whether the queue is paused. A list that
- * exists is never empty, so one more key in `present` must be the pause. */
+/* Get the lengths of the lists, and whether the queue is paused: if so, more
+ * keys exist than lists have elements, since an empty list does not exist. */
 static const char dq_lua_lengths[] =
     "local in_ready = present > 0 and redis.call('LLEN', keys[2]) or 0\n"
     "local in_other = present > 0 and redis.call('LLEN', keys[3]) or 0\n"
@@ -3856,11 +3856,11 @@ static const char dq_lua_chunks[] =
 
 /* drain(run, max, keep, add): remove up to `max` due elements from the zset. An
  * element that can't be decoded becomes a dead letter. keep(run, due, e, kind,
- * start) is called for each other element. It returns nil, or the reason why
+ * start) is called for each other element. keep returns nil, or the reason why
  * the element becomes a dead letter; its second result is true if the element
- * stays in the zset. add(run) stores the elements that keep has collected in a
- * chunk. When drain ends or fails, the elements that have left the zset are
- * also removed from the mirror of a Redisson wire (run.mirror). */
+ * stays in the zset. After each chunk add(run) stores the elements that keep
+ * has collected. When drain ends or fails, the elements that have left the zset
+ * are also removed from the mirror of a Redisson wire (run.mirror). */
 static const char dq_lua_drain[] =
     "local long = struct.size('L')\n"
     "local function drain_chunk(run, want, keep, add)\n"
@@ -3964,12 +3964,12 @@ static const char dq_lua_move[] =
  *
  *     head   It is the first one left. If all delays are equal, it always is.
  *     seek   In a list of over 1,000 elements, search by the time in its id.
- *     walk   Otherwise LREM finds it. An id that Java made contains no time.
+ *     walk   Otherwise LREM finds it. (The ids of Java contain no time.)
  *
  * seek(m, e) narrows the range of indices from a to b. The times increase along
  * the list, except that offers of several hosts may overtake each other. The
  * next index is where the line from (a, at_a) to (b, at_b) reaches the time of
- * e. It is at least sqrt(b - a) away from a and from b, so that both soon move:
+ * e. It is at least sqrt(b - a) away from a and b, so that both ends soon move:
  *
  *     at_b                                    *
  *     time  . . . . . . . . . *
@@ -3977,8 +3977,8 @@ static const char dq_lua_move[] =
  *           a                 at              b
  *
  * If two steps in a row have not halved the range, the next index is its
- * middle. The last 24 elements are read. If e is not there, 32 more are read on
- * each side, and then 256.
+ * middle. A range of at most 25 elements is read. If e is not there, 32 more
+ * on each side are read, and then 256.
  *
  * open_mirror(run) returns an object with four functions:
  *     locate  finds an element; returns false if 100,000 steps are used up
@@ -3998,7 +3998,7 @@ static const char dq_lua_mirror_seek[] =
     "    high, low = struct.unpack('>I4I4', e, 2)\n"
     "    us = high * 4294967296 + low\n"
     "  end\n"
-    /* an id that is off by more than about 30 years contains no time */
+    /* if us is off by more than about 30 years, the id contains no time */
     "  if us and math.abs(us - m.run.us) < 1e15 then return us end\n"
     "end\n"
     "local function time_at(m, index)\n"
@@ -4121,7 +4121,7 @@ static const char dq_lua_tick[] =
     "  return finish_run(run)\n"
     "end\n"
     "run.mirror = open_mirror(run)\n"
-    /* a tick writes no element, so it may move elements of all formats */
+    /* a tick with this wire writes only payloads, so it may move all formats */
     "run.any_format = run.wire == 'o'\n"
     "return attempt(run, move, tonumber(ARGV[3])) or finish_run(run)\n";
 
@@ -4217,13 +4217,13 @@ static const char dq_lua_take_listed[] =
  * 0 none, 1 alone, 2 leader, 3 standby, 4 sleeper (see section Waiters).
  *
  * The sorted set contains standbys, then sleepers, then the leader. The score
- * is the time in ms at which the handle got its role, plus 1e14 for a sleeper,
- * plus 2e14 for the leader. The channel on which all waiters are notified has
+ * is the time in ms at which the handle got its role, plus 1e14 for a sleeper
+ * or 2e14 for the leader. The channel on which all waiters are notified has
  * the name of the set's key. The set expires after a day, and a FLUSHALL may
  * delete it. It is then created again.
  *
- * hand_over(w) makes the first live waiter the leader. If more items are due or
- * ready, it notifies a waiter for each, or fewer if this take has got several.
+ * hand_over(w) makes the first live waiter the leader. If this take has got k
+ * items, and n more are due or ready, it notifies n / k waiters, at least one.
  * The notified handles leave the set, except for the new leader.
  *
  * A handle counts as dead if nobody is subscribed to its channel. A leader that
@@ -4255,7 +4255,7 @@ static const char dq_lua_waiters_leave[] =
     "      claim == 'sleeper'\n"
     "  }\n"
     "end\n"
-    /* limited, since Valkey 9.1.2 returns a pointer instead of the number 8 */
+    /* limited, since Valkey 9.1.2 may return a huge number instead of 8 */
     "local function subscribers(channel)\n"
     "  return math.min(1000, redis.call('PUBSUB', 'NUMSUB', channel)[2])\n"
     "end\n"
@@ -4310,7 +4310,7 @@ static const char dq_lua_waiters_stay[] =
     "  if w.leader then redis.call('ZREM', w.set, w.leader) end\n"
     "  redis.call('ZADD', w.set, 200000000000000 + w.now, w.id)\n"
     "  redis.call('PEXPIRE', w.set, 86400000)\n"
-    /* notify all if the set was lost, or if others may believe to be alone */
+    /* notify all if the set was lost, or if others may act as if alone */
     "  local lost = not w.any and (w.follows or w.claim == 'leader')\n"
     "  if lost or w.claim == 'new' then redis.call('PUBLISH', w.set, n) end\n"
     "  return 2\n"
@@ -4335,7 +4335,7 @@ static const char dq_lua_waiters_stay[] =
     "local function give_role(reply, waiters, argv)\n"
     "  if reply[4] == 0 then reply[4] = {0, 0, 0, 0} end\n"
     "  local fine, role = pcall(role_among_waiters, reply, waiters, argv)\n"
-    /* if an ACL or the key's type prevents it, the handle waits as if alone */
+    /* if an ACL or the key's type forbids it, the handle waits as if alone */
     "  if not fine then redis.pcall('ZREM', waiters, argv[15]) end\n"
     "  reply[4][5] = fine and role or 1\n"
     "  return reply\n"
@@ -4365,17 +4365,17 @@ static const char dq_lua_waiters_stay[] =
  * If nothing is ready, the script hands out due items from the zset. Otherwise
  * it first appends due items to the lists, so that pushed items can't starve
  * them. In a Redisson fleet the remaining due items are moved, too, since Java
- * waits for them. With a limit on lateness, late items first become dead
- * letters. Nothing is moved, since items in the lists have no due times. These
- * takes begin alternately with the zset and the lists. An acknowledged item
- * stays removed even if a later command is refused. */
+ * waits for them. A take with a limit on lateness first makes late items dead
+ * letters. It moves no items to the lists, where they would have no due times.
+ * Such takes begin alternately with the zset and the lists. An acknowledged
+ * item stays removed even if a later command is refused. */
 /* The usual take, optimized for speed: from a native queue whose lists are
- * empty. It runs before the functions of the general take are defined. In any
- * other case it sets `usual` to nil, and the general take follows. It has then
- * changed nothing, except for an acknowledgement.
+ * empty. In any other case it changes nothing, except for an acknowledgement,
+ * and sets `usual` to nil. The general take follows, whose functions are only
+ * then defined.
  *
  * The first part acknowledges an element, and reads chunks that grow like those
- * of in_chunks(). Each chunk contains one more element, which shows when the
+ * of in_chunks(). It also reads the element after each chunk, to learn when the
  * next item is due. The results are:
  *     usual      the reply of TAKE
  *     acked      1, or 0 if the element to acknowledge was not there
@@ -4421,7 +4421,7 @@ static const char dq_lua_take_read[] =
     "      redis.pcall('ZRANGE', zset, from, to, 'WITHSCORES') or\n"
     "      redis.pcall('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[4],\n"
     "        'WITHSCORES', 'LIMIT', from, count)\n"
-    "    local last = #found\n" /* index of the last score, then the last due */
+    "    local last = #found\n" /* index of the last (later: last due) score */
     "    nearest = nil\n"
     "    if last == 0 and not found.err then break end\n"
     "    if last == 0 or byte(found[2]) == 45 or found[last] == 'inf' or\n"
@@ -4462,7 +4462,7 @@ static const char dq_lua_take_usual[] =
     "if usual and taken > 0 then\n"
     "  local write, refused = acked == 1 and redis.pcall or call, false\n"
     "  if ends then\n"
-    /* end here if writes are refused; after an ack this is already known */
+    /* end here if writes are refused; a successful ack rules this out */
     "    if acked ~= 1 then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
     "    local added = leases and write('ZADD', zset, unpack(leases)) or\n"
     "      write('ZADD', zset, ends, usual[6])\n"
@@ -4475,7 +4475,7 @@ static const char dq_lua_take_usual[] =
     "  end\n"
     "  if refused then usual = nil\n"
     "  elseif ends and (not nearest or nearest + 0 >= lease_end) then\n"
-    /* no item is due before the end of the lease: publish that time */
+    /* no item is due before the lease ends: publish the lease's end */
     "    nearest = lease_end\n"
     "    if redis.pcall('ZCOUNT', zset, '0', ends) == taken then\n"
     "      redis.pcall('PUBLISH', argv[13], ends)\n"
@@ -4527,8 +4527,8 @@ static const char dq_lua_take[] =
     "local run = begin_run(in_ready, in_other, stopped)\n"
     "run.retry_turn, run.most = ARGV[6] == 'retry', tonumber(ARGV[7] or 0)\n"
     "run.order, run.id_rest, run.held = tonumber(ARGV[11]), ARGV[12], {}\n"
-    /* an old id has few random bits, but the server's microsecond differs in
-     * each take. Dragonfly's clock has whole ms, so add the handle's order */
+    /* an old id has few random bits, so use the server's microsecond, which
+     * differs in each take, or the order's if the clock counts only ms */
     "if run.wire == 'o' then\n"
     "  local finer = run.us % 1000 == 0 and run.order or 0\n"
     "  run.order = run.us + finer % 1000\n"
@@ -4641,8 +4641,8 @@ static const char dq_lua_broadcast[] =
  * returns  clock; for each ticket 0 if its item is not there, 1 if the item was
  *          removed, else its new due time. Refusals: see OFFER_KEYED
  * The handle computes the new due time, so that a resend finds the result of
- * the first sending. If the delay gives a later time, or one more than 1 s
- * earlier, the script uses it, since a clock was set or a machine slept. */
+ * the first sending. The script uses now + delay instead if this is later, or
+ * more than 1 s earlier, since then a clock was set or a machine slept. */
 static const char dq_lua_tickets[] =
     "local function tickets(KEYS, ARGV)\n"
     "  local argv, zset, second, us, now = ARGV, KEYS[1], KEYS[2], clock()\n"
@@ -4754,8 +4754,8 @@ static const char dq_lua_mixed[] =
  * KEYS     1 zset
  * ARGV     1 how many elements; 2 the due time and 3 the prefix of the last
  *          element seen, or both missing
- * returns  clock; the rank of the first element; the due times in one text; the
- *          elements. If a score is no due time: '-' and the nearest one */
+ * returns  clock; the rank of the first element; the due times in one text (for
+ *          any other score, '-' and the nearest due time); the elements */
 static const char dq_lua_peek[] =
     "local zset, max, reply, dues = KEYS[1], tonumber(ARGV[1]), {}, {}\n"
     "local due, prefix, rank, _ = ARGV[2], ARGV[3], 0, nil\n"
@@ -4823,8 +4823,8 @@ static const char dq_lua_count[] =
     "end\n"
     "return reply\n";
 
-/* PAUSE: set the pause to the current time, unless it is set; or delete it, and
- * notify all waiting handles, which then poll.
+/* PAUSE: 'pause' sets the pause to the current time if it is not set. 'resume'
+ * deletes the pause, and notifies all waiting handles, which then poll.
  * KEYS     1 the pause; 2 zset, so that a cluster refuses the script while the
  *          slot moves: a take on the other node would not see the pause
  * ARGV     1 'pause' or 'resume'; 2 channel, to notify leaders; 3 the waiters'
@@ -4862,8 +4862,8 @@ static const char dq_lua_clear[] =
     "return {us, n}\n";
 
 /* DEAD: read, redrive or clear dead letters. A redrive adds payloads to the
- * ready list, or elements, due at once, to the zset. A letter that can't be
- * decoded moves to the end of the dead letters.
+ * ready list or, with options.max_late_ms, elements that are due now to the
+ * zset. It moves letters that can't be decoded to the end of the dead letters.
  * KEYS     1 dead; for a redrive 2 ready or zset
  * ARGV     1 'peek', 'redrive' or 'clear'; 2 how many; 3 index of the first;
  *          4 wire; 5 channel, if a redrive adds to the zset
@@ -5038,21 +5038,21 @@ static void dq_resp_free(redisReply **r) {
     *r = NULL;
 }
 
-#define DQ_RESP_ITEMS_MAX 250000u    /* per reply; no script sends more items */
-#define DQ_RESP_BYTES_MAX (1u << 30) /* bytes in the strings of a reply */
+#define DQ_RESP_ITEMS_MAX 250000u    /* most elements of any script's reply */
+#define DQ_RESP_BYTES_MAX (1u << 30) /* most bytes of all strings in a reply */
 #define DQ_PAYLOAD_MAX (DQ_RESP_BYTES_MAX - (1 << 20)) /* 1 MB for other text */
-#define DQ_RESP_LINE_MAX 60000 /* bytes in a line, such as an error */
-#define DQ_RESP_BODY 'b'       /* the scan's type within a string, after '$n' */
+#define DQ_RESP_LINE_MAX 60000 /* most bytes of a line, such as an error */
+#define DQ_RESP_BODY 'b'       /* scan.type while a string's bytes arrive */
 
 /* Check the next n bytes of a reply before hiredis parses them. hiredis
  * allocates an array of any length that the server claims, and walks through
- * all of it to free it. A large length may overflow its arithmetic. Whenever
- * bytes of a line arrive, it searches the whole line for its end. hiredis
- * itself rejects malformed numbers. Returns NULL, or the fault. */
+ * all of it to free it. A large length may overflow hiredis' arithmetic. Each
+ * time bytes of a line arrive, hiredis searches the line from its beginning.
+ * hiredis itself rejects malformed numbers. Returns NULL, or the fault. */
 static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
     const char *end = p + n;
     while (p < end) {
-        int complete = 0; /* 1: an element has ended (not an array's header) */
+        int complete = 0; /* 1: an element has ended, not only its header */
         if (r->type == 0) {
             if (memchr("_#,(!=%~>|", *p, 10))
                 return "a reply in RESP3, although RESP2 was chosen";
@@ -5112,8 +5112,8 @@ typedef struct dq_resp_writer {
     redisContext *c;
     int counting; /* 1: only count; bytes that don't fit into buf are dropped */
     int spilled;  /* 1: while counting, some bytes did not fit into buf */
-    size_t args, keys;        /* arguments so far, and how many of the
-                                 first ones are keys of a script */
+    size_t args, keys;        /* the number of arguments so far, and of
+                                 keys, which are the first arguments */
     int commands;             /* commands so far; each has one reply */
     const char *body;         /* a text to write after buf; not copied */
     size_t body_len;          /* the length of `body` in bytes */
@@ -5247,8 +5247,8 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_TURN "delayq_turn:"
 #define DQ_PAUSED "delayq_paused:"
 #define DQ_INVALIDATE "__redis__:invalidate"
-/* End the keys of a script, and write its first argument: the key of the
- * counters, or '' if options.counters is 0. */
+/* Record that all keys of a script are written, and write its first argument:
+ * the key of the counters, or '' if options.counters is 0. */
 static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q) {
     o->keys = o->args;
     if (q->options.counters)
@@ -5257,8 +5257,8 @@ static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q) {
         dq_resp_text(o, "");
 }
 
-/* The most words of a request, since some hosted servers allow only 3,999. The
- * field `most` of each verb keeps its requests within this limit. */
+/* A command has at most this many words, since some hosted servers allow only
+ * 3,999. The field `most` of each verb keeps its requests within this limit. */
 #define DQ_MOST_ARGS 3900
 
 /* Writes the keys and arguments of a script. */
@@ -5280,7 +5280,7 @@ static void dq_resp_upload(dq_resp_writer *o, const dq_script *script) {
 
 /* Write the call of a script. The numbers of keys and arguments are known only
  * after `args` has run, so room is left in the buffer for the words before the
- * keys. If the arguments don't fit, `args` runs again. */
+ * keys. If the arguments don't fit into the buffer, `args` runs again. */
 static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
                          dq_resp_args *args, const delayq_lane *lane) {
     size_t end, keys, total;
@@ -5317,12 +5317,12 @@ static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
  * function for each event. Section Waiters also sets this time, for handles
  * that wait together with others.
  *
- * A reply contains the time until the next item is due. This time counts from
- * the sending of the request. So the next poll is at worst some microseconds
- * early, and is then repeated once. If the time counted from the reply, the
- * poll would be a round trip late. If a message with a due time comes while a
- * take is in flight, the earlier of the two times counts. Nothing is polled
- * without a connection; the first poll is sent when the connection is open.
+ * A reply contains the time until the next item is due. The handle counts this
+ * time from the sending of the request. So the next poll is at worst some
+ * microseconds early, and is then repeated once. If the time counted from the
+ * reply, the poll would be a round trip late. If a message announces a due time
+ * while a take is in flight, the earlier of this time and the reply's counts.
+ * Nothing is polled without a connection. When it is open, a poll is sent.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
@@ -5332,7 +5332,7 @@ static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
 #define DQ_SLACK_US 300000 /* a standby's delay: from this to twice this time */
 #endif
 #define DQ_PING_US (10 * DQ_SECOND_US)
-#define DQ_YIELD_US DQ_SECOND_US /* longest time for which a lane yields */
+#define DQ_YIELD_US DQ_SECOND_US /* longest yield: see dq_lane_yield_us */
 #define DQ_POLL_MS 250   /* time between polls if pushes are not reported */
 #define DQ_QUIET_POLLS 4 /* most doublings of DQ_POLL_MS while no push comes */
 #define DQ_SHORT_NAPS 12 /* after a take, this many ticks reduce wait_ms if
@@ -5350,7 +5350,7 @@ static int64_t dq_sched_backoff_us(const delayq *q, unsigned failures) {
                           failures);
 }
 
-/* Returns how long a reply may take, in us: `ms` milliseconds, but at least two
+/* Returns the time limit of a reply, in us: `ms` milliseconds, but at least two
  * round trips. Otherwise, if a round trip took longer than `ms`, every request
  * would time out although the server runs it. */
 DQ_APART static int64_t dq_sched_patience_us(const delayq_conn *conn, int ms) {
@@ -5370,7 +5370,7 @@ static int64_t dq_sched_socket(const delayq_conn *conn,
           dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
     if (s == &conn->cmd && !conn->known && s->deadline_us < end)
         return s->deadline_us; /* the probe is part of connecting */
-    return end; /* if no byte is sent or read by then, its exchanges fail */
+    return end; /* if no byte is sent or read by then, the exchanges fail */
 }
 
 /* Returns the time at which a quiet subscriber is pinged or, if it was pinged,
@@ -5405,8 +5405,8 @@ static int dq_sched_has_ready(const delayq *q) {
            (!q->not_before_us || q->conn->now_us >= q->not_before_us);
 }
 
-/* Returns by how much, in us, the server's clock and the local one may have
- * drifted apart since the server's clock was read: by 500 us per second. */
+/* Returns the possible drift, in us, between the server's clock and the local
+ * one since the server's clock was read: 500 us per second. */
 DQ_APART static int64_t dq_sched_drift_us(const delayq_conn *conn,
                                           int64_t now) {
     return now > conn->clock_read_us ? (now - conn->clock_read_us) / 2000 : 0;
@@ -5420,7 +5420,7 @@ DQ_APART static int64_t dq_sched_ahead_us(const delayq_conn *conn) {
 
 /* Returns the latest time, in us, that the server's clock can have shown at
  * local_us. Returns at least 1, since a due time of 0 would mean "none". (The
- * clock of a server without the date may have begun at 1970 after local_us.) */
+ * estimate is negative if the server's clock began at 1970 after local_us.) */
 static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us) {
     int64_t us = local_us + dq_sched_ahead_us(conn);
     return us > 0 ? us : 1;
@@ -5431,8 +5431,8 @@ static int dq_sched_same_queue(const delayq *a, const delayq *b) {
            memcmp(a->name, b->name, a->name_len) == 0;
 }
 
-/* Record that the server may no longer track the ready list. If a reply to
- * tracking is in flight, it is out of date. */
+/* Record that the server may no longer track the ready list. If a reply to a
+ * tracking request is in flight, it is out of date. */
 static void dq_sched_untrack(delayq *q) {
     q->list_tracked = 0;
     q->track_stale = 1;
@@ -5500,7 +5500,7 @@ static void dq_sched_on_sent(delayq *q) {
  *     taken     1: the list has changed, perhaps because others have pushed
  *
  * If an item is due within a millisecond, this poll was too early. The next
- * request will reach the server sooner, since both programs are awake now. So
+ * request will reach the server sooner, since both processes are awake now. So
  * the time until the next poll counts from the middle of this round trip, not
  * from its start. Otherwise the next poll would be too early, too. */
 static void dq_sched_on_reply(delayq *q, const delayq_exchange *x,
@@ -5555,7 +5555,7 @@ static void dq_sched_on_own_push(delayq *q, int64_t more) {
     }
 }
 
-/* Poll and track again DQ_POLL_MS after read_us, the time of the refusal. */
+/* Poll and track again DQ_POLL_MS after read_us, when tracking was refused. */
 static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
     delayq *h;
     DQ_MARK(untracked);
@@ -5573,7 +5573,7 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  * item. So the take script (give_role in its Lua) gives each handle a role:
  *
  *     alone     Nobody else waits. The handle acts at once if an item is due or
- *               pushed. Its takes don't name the waiters, which saves work.
+ *               pushed. Its takes don't pass the waiters' key, to save work.
  *     leader    It acts at once, too. If it gets an item or stops waiting, its
  *               script names the next leader: the standby that has waited
  *               longest or, without a standby, a sleeper. If it gets an item
@@ -5611,7 +5611,7 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  * this is done within a second.
  *
  * The roles only save work. A handle acts by the role that it got last. If two
- * handles lead, both act, and the next script corrects one of them. If no
+ * handles lead, both act, and the next script gives one a new role. If no
  * handle leads, a standby acts late, and its script tells all to enter. If
  * there is no standby either, the script of a sleeper does this.
  *
@@ -5620,7 +5620,7 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
 
 #define DQ_WAITERS_MS 10000 /* shortest timeout of a take that gets a role */
 
-/* Returns 1 if the handle's next take names the waiters. */
+/* Returns 1 if the handle's next take passes the waiters' key to the script. */
 static int dq_waiters_in_take(const delayq *q) {
     const int both = DQ_CHANNELS_OF_WAITERS;
     return q->waiter.role >= DELAYQ_WAITER_LEADER || /* in the waiters' set */
@@ -5673,11 +5673,11 @@ static void dq_waiters_stand_by(delayq *q, int64_t due_us) {
         q->next_poll_us = due_us;
 }
 
-/* --- events: each row of the table above --- */
+/* --- events, as in the table above --- */
 
-/* Record that a take begins. If `waits`, the back-off of the handle is over. If
- * timeout_ms is long enough, the handle can get a role. A handle that left the
- * waiters because it got an item enters again at once. */
+/* Record that a take begins. If `waits` is 1, the handle's back-off is over. If
+ * timeout_ms is long enough, the handle can get a role. If it has no role, for
+ * example because it has got an item, it sends the take at once. */
 static void dq_waiters_on_take(delayq *q, int64_t timeout_ms, int waits) {
     if (waits && q->not_before_us) {
         q->not_before_us = 0;
@@ -5693,7 +5693,7 @@ static void dq_waiters_on_take(delayq *q, int64_t timeout_ms, int waits) {
 /* Set the role and the next poll by the reply to a take that was sent at
  * sent_us. The next item is due in next_us us (-1: none). `got` is 1 if the
  * take has got an item. `given` is the number of the role in the reply, or -1
- * if the take did not name the waiters. */
+ * if the take did not pass the waiters' key. */
 static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
                                 int got, int64_t given) {
     const int both = DQ_CHANNELS_OF_WAITERS;
@@ -5737,7 +5737,7 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
 
 /* Handle a message on the queue's channel: the next item is due at due_ms, or
  * now if due_ms is 0. If a take is in flight, the message can only make the
- * next poll earlier, since the reply contains the role. */
+ * next poll earlier, since the reply may change the role. */
 static void dq_waiters_on_message(delayq *q, int64_t due_ms) {
     delayq_waiter *w = &q->waiter;
     switch (w->role) {
@@ -5753,8 +5753,8 @@ static void dq_waiters_on_message(delayq *q, int64_t due_ms) {
     dq_sched_on_message(q, due_ms);
 }
 
-/* Record a subscription or, if `on` is 0, its end. Messages on the queue's
- * channel may have been missed before, or may be missed from now on. */
+/* Record a subscription or, if `on` is 0, its end. For the queue's channel, act
+ * as if an item were due now, since messages before or after may be missed. */
 static void dq_waiters_on_channel(delayq *q, int channel, int on) {
     q->subscribed =
         (unsigned char)((q->subscribed & ~channel) | (on ? channel : 0));
@@ -5764,7 +5764,7 @@ static void dq_waiters_on_channel(delayq *q, int channel, int on) {
         dq_sched_lower(q, q->conn->now_us);
 }
 
-/* Handle the report that the list has changed. It ends the tracking. */
+/* Handle the report that the list has changed, which ends its tracking. */
 static void dq_waiters_on_push(delayq *q) {
     delayq_waiter *w = &q->waiter;
     int64_t now = q->conn->now_us;
@@ -5828,9 +5828,9 @@ static void dq_waiters_on_call(delayq *q, int64_t count) {
     dq_sched_lower(q, w->enter_us + count);
 }
 
-/* Record that the handle has left the waiters, or tried to. If `refused`, an
- * ACL forbids the waiters' key, and the handle waits as if it were alone until
- * the subscriber is opened again. */
+/* Record that the handle has left the waiters, or tried to. If `refused` is
+ * 1, an ACL forbids the waiters' key, and the handle waits as if it were alone
+ * until the subscriber is opened again. */
 static void dq_waiters_on_leave(delayq *q, int refused) {
     delayq_waiter *w = &q->waiter;
     if (w->role >= DELAYQ_WAITER_LEADER) q->next_poll_us = q->conn->now_us;
@@ -5851,12 +5851,12 @@ static void dq_waiters_on_leave(delayq *q, int refused) {
  * failure.
  *---------------------------------------------------------------------------*/
 
-#define DQ_PROBE_US (10 * DQ_SECOND_US) /* an offer repeats an older probe */
+#define DQ_PROBE_US (10 * DQ_SECOND_US) /* age at which offers repeat a probe */
 #define DQ_NEWS_US (10 * DQ_SECOND_US) /* time between equal events in a log */
-#define DQ_HOPS 5 /* most redirections of a connect, and resends of a request */
+#define DQ_HOPS 5 /* limit of redirections per connect, resends per request */
 #define DQ_READ_SIZE 2048               /* most bytes in one read */
 #define DQ_READS (65536 / DQ_READ_SIZE) /* most reads of a socket in a row */
-#define DQ_TRACK_LOSSES 4 /* conn->track_losses of this value mean a refusal */
+#define DQ_TRACK_LOSSES 4 /* conn->track_losses at which tracking is given up */
 
 typedef enum dq_conn_purpose {
     DQ_CONN_CMD,
@@ -5947,7 +5947,7 @@ static void dq_conn_give_up_track(delayq_conn *conn, int64_t retry_us,
 }
 
 /* Reset the state that ends with the command socket, such as client tracking. A
- * lane that had no request in flight did not cause the loss. */
+ * lane without a request has not caused the loss, so its `losses` become 0. */
 static void dq_conn_cmd_lost(delayq_conn *conn) {
     delayq_lane *lane;
     delayq *h;
@@ -6152,8 +6152,8 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
 }
 
 /* Read the pending input that fits into the buffer, check it, and pass it to
- * hiredis' reader. Returns its length, 0 if there is none, below 0 if the
- * context has failed. Sets *wrong to the fault in the input, or NULL. */
+ * hiredis' reader. Returns the number of bytes, 0 if there are none, below 0 if
+ * the context has failed. Sets *wrong to the fault in the input, or NULL. */
 DQ_APART static int dq_conn_read(delayq_conn *conn, delayq_socket *s,
                                  const char **wrong) {
     char bytes[DQ_READ_SIZE];
@@ -6336,9 +6336,9 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     return DELAYQ_EMPTY;
 }
 
-/* The steps of a login, in their order. A socket needs only some of them. The
- * server may refuse HELLO (sent because a connect hook may have turned RESP3
- * on), SETNAME and ID. A sentinel without a password refuses the URL's. */
+/* The steps of a login, in order; a socket needs some of them. A login succeeds
+ * even if the server refuses HELLO (sent in case a connect hook has chosen
+ * RESP3), SETNAME or ID, or if a sentinel without a password refuses AUTH. */
 enum {
     DQ_LOGIN_AUTH,
     DQ_LOGIN_SELECT,
@@ -6394,10 +6394,10 @@ DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
 }
 
 /* Read the replies to the login. Returns OK if the socket is open, EMPTY if
- * replies are missing, else the failure. If the error is transient (too many
- * clients), even a step that may be refused fails. A server that refuses a
- * connection may send the reason before it closes the connection. Some proxies
- * close the connection at a command that they don't know. */
+ * replies are missing, else the failure. A transient error, such as too many
+ * clients, is a failure at any step. A server that refuses a connection may
+ * send the reason before it closes the connection. Some proxies close the
+ * connection at a command that they don't know. */
 static delayq_status dq_conn_read_greeting(delayq_conn *conn,
                                            delayq_socket *s) {
     const delayq_exchange *x = &s->greeting;
@@ -6470,8 +6470,8 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
 /* Begin to connect a closed socket to one of `hosts` hosts. The time limit of
  * each step is connect_timeout_ms divided by `hosts`. It is doubled after two
  * attempts that have timed out, and quadrupled after four, since the network
- * may be slow. The limit is never below two round trips, as measured on the
- * last connection and in the first step. */
+ * may be slow. The limit is at least two round trips of the last connection
+ * and, after the first step, at least twice the time of that step. */
 static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
                                   dq_conn_purpose purpose, unsigned hosts) {
     int64_t now = conn->now_us;
@@ -6519,8 +6519,8 @@ static struct pollfd dq_conn_watch(const delayq_socket *s) {
 /* --- the command connection --- */
 
 /* Record that the server's clock showed `us` between sent_us and read_us. Keep
- * the former reading instead if its round trip was shorter, which makes it more
- * exact, unless it is old or contradicts the new one. */
+ * the former reading instead if it agrees with the new one and is more exact,
+ * that is, if its round trip plus twice the drift since then is shorter. */
 static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
                               int64_t read_us) {
     int64_t drift = dq_sched_drift_us(conn, read_us);
@@ -6637,7 +6637,7 @@ static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
 }
 
 /* Pump cmd, which is open. Returns OK, or EMPTY if cmd had to be closed. After
- * EMPTY the lanes decide about their lost requests before anything else. */
+ * EMPTY the caller must first let the lanes decide about lost requests. */
 static delayq_status dq_conn_pump_open(delayq_conn *conn) {
     delayq_socket *s = &conn->cmd;
     delayq_status status = dq_conn_pump(conn, s, NULL);
@@ -6703,9 +6703,9 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
  *
  * An outbox has two rings, each first in, first out. An op stays in its ring
  * until the server has confirmed it. One ring has offers, cancels of keys, and
- * cancels and reschedules of this handle's own offers. The other has acks and
- * the like. So a full server, which refuses offers, still gets the acks that
- * make room.
+ * cancels and reschedules of this handle's own offers. The other has all other
+ * ops, such as acks. So a full server, which refuses offers, still gets the
+ * acks that make room.
  *
  * Each op has a number in its ring. The script stores the highest number of an
  * offer in a key of this handle, skips the offers whose number is not higher,
@@ -6729,14 +6729,14 @@ enum {
 };
 
 /* A verb is a kind of op, for example an ack. It is a constant to which the ops
- * point. A program links only the scripts of the verbs that it names. */
+ * point. A program links only the scripts of the verbs that it uses. */
 typedef struct dq_verb {
     char name[13]; /* the name in error texts; an array, as in dq_script */
-    char word[11]; /* the name in the script of tickets */
+    char word[11]; /* its name in the script `tickets` */
     const dq_script *script;
     dq_resp_args *writer; /* NULL: the request only loads the script */
-    /* Reads the reply to a request, and settles the request's ops unless the
-     * script can't have sent this reply. NULL: the caller reads the reply. */
+    /* Reads the reply to a request and, if the script can send such a reply,
+     * settles the request's ops. NULL: the caller reads the reply. */
     delayq_status (*reader)(delayq *q, delayq_lane *lane);
     size_t most;        /* the most ops in one request; see DQ_MOST_ARGS */
     size_t counter;     /* the offset of a counter in delayq_counts; 0: none */
@@ -6763,8 +6763,8 @@ enum { DQ_KEY_NONE, DQ_KEY_DEAD, DQ_KEY_MIRROR };
 #define DQ_CODES 11 /* the highest code of a verb */
 
 typedef struct dq_op {
-    /* A kept entry's CRC covers the fields before `id`, and `id` itself unless
-     * id_settled is 0. */
+    /* A kept entry's CRC covers the fields before `id` and, if id_settled is
+     * not 0, also `id`. */
     uint32_t len; /* the number of bytes in `data` */
     uint16_t key_len;
     unsigned char code; /* the code of the verb */
@@ -6792,7 +6792,7 @@ typedef struct dq_op {
 
 /* The arguments of the verb of a bare lane. */
 typedef struct dq_query {
-    size_t max;           /* the most items or letters; the number of times */
+    size_t max;           /* the most items or letters; the length of `times` */
     int64_t from;         /* the index of the first dead letter */
     const char *ticket;   /* a peek continues after this ticket; or NULL */
     const int64_t *times; /* the due times given to delayq_count_due */
@@ -6828,13 +6828,13 @@ typedef struct dq_ring {
     delayq_keep keep;              /* options.outbox_keep, or NULL */
     uint32_t last_crc, popped_crc; /* the CRC of the last entry, and that of the
                                       last settled entry */
-    uint64_t resumed;      /* the number of the last op of an earlier life */
+    uint64_t resumed;      /* the last op that was accepted before the open */
     uint64_t synced;       /* ops up to this number may be sent */
     uint64_t told;         /* the number of ops reported to options.settled */
     uint64_t dated;        /* offers up to this number have a due time */
-    unsigned dated_on;     /* conn->clock_number of the clock that dated them */
+    unsigned dated_on;     /* conn->clock_number when offers were last dated */
     size_t date_at;        /* the place of the next op to date */
-    int64_t call_us;       /* server time of the call of the last dated offer */
+    int64_t call_us;       /* server time at the call of offer number `dated` */
     int64_t call_error_us; /* the possible error of call_us */
     char why[256];         /* the error text of lane.status */
 } dq_ring;
@@ -6885,7 +6885,7 @@ static size_t dq_ring_behind(const dq_ring *ring, const dq_entry *e) {
 }
 
 #ifndef DQ_KEEP_COPY
-#define DQ_KEEP_COPY memcpy /* for all bytes that the next open reads */
+#define DQ_KEEP_COPY memcpy /* copies the bytes that the next open reads */
 #endif
 
 /* Returns the size of an op's entry, in bytes. */
@@ -7012,7 +7012,7 @@ static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
 }
 
 /* Replace handle_id, since another handle uses it, as on a cloned machine. Give
- * new ids to all offers, except to those whose id a kept ring contains. */
+ * new ids to all offers, except those whose id is stored in a kept ring. */
 static void dq_ring_meet_twin(delayq *q, dq_ring *ring) {
     size_t at = ring->head;
     uint64_t i;
@@ -7031,7 +7031,7 @@ static void dq_ring_meet_twin(delayq *q, dq_ring *ring) {
 
 /* --- the ops of a lane --- */
 
-/* A walk through the ops of a lane that are not settled. */
+/* A walk through the unsettled ops of a lane. */
 typedef struct dq_cursor {
     const delayq_lane *lane;
     size_t end;    /* the walk ends before the op with this number */
@@ -7128,8 +7128,8 @@ static dq_op *dq_cursor_next(dq_cursor *c) {
     return op;
 }
 
-/* Let new cursors begin at op number `from` of a ring's request: 0, or an op
- * that is not before lane->from. */
+/* Let new cursors begin at op number `from` of a ring's request. `from` is 0,
+ * or at least lane->from. */
 static void dq_lane_seek(delayq_lane *lane, size_t from) {
     dq_cursor c;
     dq_cursor_begin(&c, lane, from + 1);
@@ -7198,11 +7198,11 @@ static void dq_lane_note(delayq *q, delayq_status status, const char *text) {
  *     DQ_NEVER   it yields until a reply has come
  *
  * The fetch yields to unsent acks, because after the end of a lease it would
- * get the item again. All lanes yield to a suspect, a lane whose request may
- * have caused the loss of sockets, so that this request is sent alone.
- * Otherwise the fetches of handles with an outbox could keep the socket busy
- * for ever, and the cause would stay unknown. If no step moves the suspect, or
- * its request is refused, the others yield for a second at most. */
+ * get the item again. The lanes of rings and fetches yield to a suspect, a lane
+ * whose request may have caused the loss of sockets, so that this request is
+ * sent alone. Otherwise the fetches of handles with an outbox could keep the
+ * socket busy for ever, and the cause would stay unknown. If no step moves the
+ * suspect, or its request is refused, the others yield for a second at most. */
 static int64_t dq_lane_yield_us(const delayq *q, const delayq_lane *lane) {
     const delayq_lane *s;
     const delayq *h;
@@ -7236,12 +7236,12 @@ typedef enum dq_block {
     DQ_BLOCK_LANE,    /* it yields to another lane: see dq_lane_yield_us */
     DQ_BLOCK_SOCKET,  /* the connection is not ready for this request */
     DQ_BLOCK_PROBE,   /* the probe of the queue has no reply so far */
-    DQ_BLOCK_PAYLOAD  /* another large request is still being written */
+    DQ_BLOCK_PAYLOAD  /* a large request before it is still being written */
 } dq_block;
 
-/* Returns the reason why a request of a lane with ops has to wait. For tracking
- * `lane` is the fetch lane. Sets *until to the time at which the wait ends if
- * nothing is read or written before, or to DQ_NEVER. */
+/* Returns the reason why the next request of a lane has to wait. Sets *until to
+ * the time at which the wait ends by itself, or to DQ_NEVER if an event has to
+ * end it. A request for tracking waits like one of the fetch lane. */
 static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
                                    int64_t *until) {
     const delayq_conn *conn = q->conn;
@@ -7258,15 +7258,15 @@ static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
     return *until > conn->now_us ? DQ_BLOCK_LANE : DQ_BLOCK_NONE;
 }
 
-/* Returns the verb of a lane's request or, without one, of its next op. */
+/* Returns the verb of a lane's request or, if it has none, of its next op. */
 static const dq_verb *dq_lane_verb(const delayq_lane *lane) {
     if (lane->x.state != DELAYQ_EXCHANGE_NONE) return lane->verb;
     return lane->ring ? dq_ring_entry(lane->ring, lane->ring->head)->op.verb
                       : lane->array_verb;
 }
 
-/* Returns 1 if a lane's offers wait for a new probe, because the last one is
- * old. Only probes show foreign elements to a handle that only offers. */
+/* Returns 1 if a lane's offers have to wait for a new probe, since the last one
+ * is old. A handle that only offers can't find foreign elements otherwise. */
 static int dq_lane_probes(const delayq *q, const delayq_lane *lane) {
     return (dq_lane_verb(lane)->flags & DQ_OFFERS) &&
            q->conn->now_us > q->probe_us;
@@ -7295,7 +7295,7 @@ static dq_block dq_blocked(const delayq *q, const delayq_lane *lane,
 
 /* --- plan --- */
 
-/* Returns 1 if an op that is already in a planned request has the same key. */
+/* Returns 1 if a lane's planned request already has an op with op's key. */
 static int dq_lane_has_key(const delayq_lane *lane, const dq_op *op) {
     dq_cursor c;
     dq_cursor_begin(&c, lane, lane->n);
@@ -7321,7 +7321,7 @@ static const dq_verb *dq_lane_join(const delayq *q, const delayq_lane *lane,
     if (own->key && lane->key && own->key != lane->key) return NULL;
     if (op->resend) return NULL; /* a resend is sent alone */
     if (lane->ring && memcmp(op->life, dq_lane_life(lane), 3) != 0) return NULL;
-    if (offers && !lane->ring && /* in a ring, numbers prevent a second run */
+    if (offers && !lane->ring && /* in a ring, numbers prevent duplicates */
         ((c->due_ms > 0) != by_due || (op->key && dq_lane_has_key(lane, op))))
         return NULL;
     if (own->script == verb->script && offers == (verb->flags & DQ_OFFERS))
@@ -7401,7 +7401,7 @@ static void dq_write_probe_call(dq_resp_writer *o, delayq *q,
 
 /* Write the commands of a probe. EXISTS checks that this node serves the
  * queue's slot. XREVRANGE finds the end of a broadcast's stream if q begins
- * there. For the log, INFO is sent once, to learn which keys are evicted. */
+ * there. For the log, INFO is sent once, to learn which keys may be evicted. */
 static void dq_write_probe(dq_resp_writer *o, delayq *q,
                            const delayq_lane *lane) {
     delayq_conn *conn = q->conn;
@@ -7418,7 +7418,7 @@ static void dq_write_probe(dq_resp_writer *o, delayq *q,
         dq_resp_int(o, 1);
     }
     if (conn->owner->options.log && !conn->policy_read) {
-        conn->policy_read = 1; /* even if the server closes the socket now */
+        conn->policy_read = 1; /* send INFO once, even if the socket is lost */
         dq_resp_command(o, 2, "INFO");
         dq_resp_text(o, "memory");
     }
@@ -7447,7 +7447,7 @@ static void dq_probe_policy(const delayq *owner, const redisReply *r) {
 }
 
 /* Set the cursor of a broadcast's handle to the stream's last entry. If the
- * server has refused the command, the first take fails. */
+ * server has refused XREVRANGE, leave the cursor; the first take will fail. */
 static void dq_probe_cursor(delayq *q, const redisReply *r) {
     const redisReply *id = NULL;
     if (r->type != REDIS_REPLY_ARRAY) return;
@@ -7473,8 +7473,8 @@ static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     int at = lane->uploads; /* the first reply is that of SCRIPT LOAD */
     if (at > 0 && slot->type == REDIS_REPLY_ERROR)
         return dq_conn_refused(conn, "open", slot);
-    /* Only errors about the slot or the node count here. If an ACL forbids
-     * EXISTS, the first script will fail. */
+    /* Ignore all errors but those about the slot or the node. If an ACL forbids
+     * EXISTS, the first script will fail, too. */
     slot = x->replies[at++];
     if (slot->type == REDIS_REPLY_ERROR) {
         const dq_err_entry *e = dq_err_lookup(slot->str);
@@ -7506,9 +7506,9 @@ static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
 }
 
 /* Read the replies to q's probe; there are none if its socket was lost. Returns
- * OK, also if the probe is sent again, or a failure, for dq_probe_fail. If the
- * queue was probed before on this connection, the probe only looks for foreign
- * elements, and a refusal has no consequence. */
+ * OK if the probe is done or will be sent again, else a failure. If the queue
+ * was probed before on this connection, the probe only looks for foreign
+ * elements, and a refusal is ignored. */
 static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     int again = conn->known && q->probed;
@@ -7575,7 +7575,7 @@ static void dq_probe_fail(delayq *q, delayq_lane *lane) {
 DQ_VERB(probe, "open", "", probe, dq_write_probe, dq_read_probe, 1, 0,
         DQ_READ_ONLY | DQ_RAW, DQ_KEY_NONE, 0, NULL, NULL, dq_probe_fail);
 
-/* Send the probe or tracking over the setup lane, which must have no ops. */
+/* Send a request for a probe or for tracking. The setup lane must be empty. */
 static void dq_lane_setup(delayq *q, const dq_verb *verb) {
     delayq_lane *lane = &q->setup;
     assert(lane->settled == lane->accepted);
@@ -7585,7 +7585,7 @@ static void dq_lane_setup(delayq *q, const dq_verb *verb) {
 }
 
 /* Returns 1 if a handle must send no requests, because its queue has foreign
- * elements. With the old wire transfers go on, and dq_lane_connect refuses
+ * elements. With the old wire, transfers go on, and dq_lane_connect refuses
  * offers and takes. */
 static int dq_lane_refuses(const delayq *q) {
     return q->foreign && !q->wire->old_first;
@@ -7602,7 +7602,7 @@ static delayq_status dq_lane_postpone(const delayq *q, char err[256],
 
 /* Continue to connect and to probe q's queue, without waiting. Returns OK if
  * both are done, EMPTY if they need more time, else a failure, with its text in
- * err. Every request starts here. */
+ * err. Every request except those of the setup lane starts here. */
 static delayq_status dq_lane_ensure(delayq *q, char err[256]) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
@@ -7611,8 +7611,8 @@ static delayq_status dq_lane_ensure(delayq *q, char err[256]) {
     if (dq_lane_refuses(q)) return dq_err_wire(q, err);
     if (conn->leaving != DELAYQ_OK && s->first) return DELAYQ_EMPTY;
     /* Read an idle socket before it is used, unless dq_step has just done this.
-     * It may be lost, or have a second reply, which the next request would
-     * accept as its own. */
+     * The socket may be lost, or a reply without a request may have come, which
+     * the next request would accept as its own. */
     if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
         (s->first || conn->idle_read_us == conn->now_us))
         return DELAYQ_OK;
@@ -7641,7 +7641,7 @@ static delayq_status dq_lane_ensure(delayq *q, char err[256]) {
             if (q->outbox)
                 return dq_lane_postpone(q, err, probe->status,
                                         probe->retry_us);
-            probe->retry_us = 0; /* without an outbox each call probes */
+            probe->retry_us = 0; /* without an outbox, each call probes */
         }
         dq_lane_step(q, probe);
         if (probe->result < DELAYQ_OK || s->state == DELAYQ_SOCKET_CLOSED ||
@@ -7669,9 +7669,9 @@ static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
 }
 
 /* Write a lane's request. If its script must be loaded, EVALSHA follows SCRIPT
- * LOAD at once, so that nobody flushes the scripts between the two. If the
- * socket can't accept the whole script at once, EVALSHA is sent after it has
- * been loaded. */
+ * LOAD at once, so that nobody can flush the scripts between the two. If the
+ * socket can't accept the whole script at once, EVALSHA is sent after the reply
+ * to SCRIPT LOAD. */
 DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane) {
     delayq_socket *s = &q->conn->cmd;
     int loads = DQ_HAS_LUA && lane->uploads;
@@ -7726,8 +7726,8 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
         DQ_MARK(server_left);
         conn->redirected = status == DQ_MOVED;
         dq_err_with(conn->err, status, lane->why);
-        /* later requests in flight get the same reply, or none, and are not the
-         * cause */
+        /* the later requests in flight get the same reply, or none; they have
+         * not caused it */
         conn->leaving = leave == DQ_ENDED ? DELAYQ_ERR_AGAIN : status;
         if (conn->cmd.first) DQ_MARK(leaves_later);
         if (!conn->cmd.first || leave == DQ_ENDED)
@@ -7834,7 +7834,7 @@ static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
         dq_err_with(lane->err, status, lane->why);
 }
 
-/* Remove the first n ops, all settled, and the refused messages after them. */
+/* Remove the first n ops, now settled, and the refused messages after them. */
 static void dq_lane_pop(delayq *q, delayq_lane *lane, size_t n) {
     dq_ring *ring = lane->ring;
     assert(n > 0);
@@ -7849,7 +7849,7 @@ static void dq_lane_pop(delayq *q, delayq_lane *lane, size_t n) {
 }
 
 /* Fail the n ops of a call's request with the lane's status. All later ops fail
- * too, unless only this request was lost and there is a connection again. */
+ * too, unless the status is DELAYQ_ERR_UNKNOWN and cmd is connected again. */
 static void dq_lane_fail(delayq *q, delayq_lane *lane, size_t n) {
     delayq_status status = lane->status, rest = status;
     int goes_on = n > 0 && status == DELAYQ_ERR_UNKNOWN && q->conn->cmd.c;
@@ -7893,9 +7893,9 @@ static int dq_decide_refused(delayq *q, delayq_lane *lane) {
     return 1;
 }
 
-/* Begin a pause after a request that has not run, because the queue's slot
- * moves to another node. Returns 1, or 0 if the pause would end in the last
- * quarter of a call's time, in which the reply might come too late. */
+/* Begin a pause, since the server has refused a request while the queue's slot
+ * moves to another node. Returns 1. Returns 0, without a pause, if it would
+ * leave less than a quarter of a call's time for the next attempt. */
 static int dq_decide_moving(delayq *q, delayq_lane *lane) {
     int64_t now = q->conn->now_us, pause_us;
     int64_t most_us = dq_sched_patience_us(q->conn, q->call_ms) / 4 * 3;
@@ -7935,9 +7935,10 @@ static int dq_decide_resend(const delayq *q, delayq_lane *lane) {
 }
 
 /* Decide about a failed request of a ring. After each lost socket the next
- * request has half as many ops, until it has only one. This op is sent again
- * when a new connection has lived four times as long as the lost one did with
- * the op. After enough losses in a row the op is dropped as their cause. */
+ * request has half as many ops, until it has only one. If the server closes the
+ * socket t us after this op was sent, the next connection has to last for
+ * 4 t us (at most 1 s) before the op is sent again. After policy->losses such
+ * losses in a row the op is dropped as their cause. */
 static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
     int lost = lane->x.number > 0 &&
                (lane->status == DELAYQ_ERR_UNKNOWN ||
@@ -7969,7 +7970,7 @@ static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
     assert(lane->policy && lane->status != DELAYQ_EMPTY);
     if (lane->status == DELAYQ_OK) return DQ_DONE;
     if (lane->status == DQ_MOVING && dq_decide_moving(q, lane)) return DQ_PAUSE;
-    /* somebody may flush the scripts between a load and the call */
+    /* more tries, since scripts may be flushed between a load and EVALSHA */
     if (lane->tries++ < (lane->status == DQ_NOSCRIPT ? 4 * DQ_HOPS : DQ_HOPS)) {
         if (dq_decide_refused(q, lane)) return DQ_RESEND;
         if (!lane->policy->losses && dq_decide_resend(q, lane))
@@ -7984,7 +7985,7 @@ static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
 
 /* --- the step --- */
 
-/* End the request of a lane, and do with its ops what dq_decide says. */
+/* End a lane's request, and apply the verdict of dq_decide to its ops. */
 static void dq_lane_end(delayq *q, delayq_lane *lane) {
     dq_verdict verdict = dq_decide(q, lane);
     size_t n = lane->n;
@@ -7997,7 +7998,7 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
         if (!apart) DQ_MARK(request_sent_again);
         if (apart) DQ_MARK(offers_sent_one_by_one);
         if (n > 0 && !apart) lane->x.state = DELAYQ_EXCHANGE_WAITING;
-        if (apart) lane->n = 0; /* plan requests of one message each */
+        if (apart) lane->n = 0; /* plan again: one message per request */
         return;
     }
     lane->n = 0;
@@ -8076,8 +8077,8 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
  * MARK: - Keep
  * >>keep   the image of an outbox that survives the program
  *
- * Owns the image, the bytes that a program leaves in an outbox's memory for the
- * next one. A program links this section only if it names DELAYQ_KEEP.
+ * Owns the image, the bytes that one program leaves in an outbox's memory for
+ * the next program. Only programs that name DELAYQ_KEEP link this section.
  *
  *     0       a mark         1024             the two rings, offers first
  *     512     a mark         last 2048 bytes  no part of the image
@@ -8087,26 +8088,26 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
  * so that one is always whole. All numbers have the machine's byte order.
  *
  * An op is accepted by the last store to its entry, which writes the CRC. The
- * CRC also covers the previous entry. So an old entry, of an earlier lap or,
- * after a power cut, of an earlier life, is never mistaken for the next one. A
- * ring ends before the first entry with a wrong number or CRC.
+ * CRC also covers the previous entry. So an old entry, from an earlier lap or,
+ * after a power cut, from an earlier life (see below), is never mistaken for a
+ * new one. A ring ends before the first entry with a wrong number or CRC.
  *
- * Space is used again after both marks show that its ops are settled and, with
- * outbox_sync, after the next sync. So the older mark and its entries stay
- * whole, even if only some of the later stores reach the memory. For the same
- * reason no op is sent before it is synced.
+ * Space is used again only after both marks show that its ops are settled and,
+ * with outbox_sync, after the next sync. So the older mark and its entries stay
+ * whole, even if only some of the later stores reach the memory. With
+ * outbox_sync no op is sent before its sync, so a power cut removes no sent op.
  *
- * Each open of an image begins a life, and draws 3 random bytes. These are in
- * the entries of the life, and in the name of the key that holds the highest
- * number of an offer. If a power cut has removed the end of the image, or if
- * the image was copied, two lives give the same number to different offers.
- * Because of the 3 bytes the script doesn't skip such an offer as a resend.
+ * Each open of an image begins a life, and draws 3 random bytes. They are in
+ * the entries that the life adds, and in the name of the key delayq_sent, which
+ * contains the life's highest number. If a power cut has removed the end of the
+ * image, or if the image was copied, two lives give one number to different
+ * offers. The 3 bytes prevent that the script skips such an offer as a resend.
  *---------------------------------------------------------------------------*/
 
 #define DQ_KEEP_MAGIC 0x656771796c6e6174u
 /* the version of the format, and of the codes of verbs */
 #define DQ_KEEP_VERSION 1
-/* the space of a mark; a damaged sector damages only one mark */
+/* bytes for a mark: a sector, so that a damaged sector damages only one mark */
 #define DQ_KEEP_SLOT 512
 #define DQ_KEEP_RINGS 1024
 #define DQ_KEEP_STATE 2048
@@ -8155,7 +8156,7 @@ typedef struct dq_image {
     int64_t retry_us; /* > 0: when to call outbox_sync again after a failure */
 } dq_image;
 
-/* A row of `added`: the sums of the entries for the 4 bits of a half byte. */
+/* A row of `added`: all XORs of the values for the 4 bits of a half byte. */
 #define DQ_CRC_ROW(a, b, c, d)                                                 \
     {                                                                          \
         0, a, b, (a) ^ (b), c, (a) ^ (c), (b) ^ (c), (a) ^ (b) ^ (c), d,       \
@@ -8361,8 +8362,8 @@ static const char *dq_keep_fault(const dq_mark *m, const dq_mark *ours) {
     return NULL;
 }
 
-/* Set m to the newer mark in the caller's memory or, without one, to the mark
- * of a new image. Returns NULL, or the reason why the memory can't be used. */
+/* Set m to the newer mark in the caller's memory or, if it has none, to that of
+ * a new image. Returns NULL, or the reason why the memory can't be used. */
 static const char *dq_keep_find(const delayq *q, dq_mark *m) {
     const unsigned char *slot = (const unsigned char *)q->options.outbox;
     const char *wrong = NULL, *fault;
@@ -8468,9 +8469,9 @@ static dq_entry *dq_keep_next(delayq *q, dq_ring *ring, size_t at, size_t end) {
     return e;
 }
 
-/* Date the offers that were accepted before the server's clock was known. They
- * precede an offer whose due time was computed at its call. So their delays
- * count from that later call, and their ids are lower than its id. */
+/* Date each offer that was accepted before the server's clock was known, if the
+ * call of a later offer has computed a due time. The delay of the earlier offer
+ * then counts from the later call, and its id is lower than the later id. */
 static void dq_keep_date(delayq *q, const dq_ring *ring) {
     int shift = dq_elem_order_shift(q);
     dq_cursor dated, c;
@@ -8495,7 +8496,7 @@ static void dq_keep_date(delayq *q, const dq_ring *ring) {
     }
 }
 
-/* Find the entries of ring number i, from its head in the mark m on. */
+/* Find the entries of ring number i, beginning at the head that m contains. */
 static void dq_keep_walk(delayq *q, dq_ring *ring, const dq_mark *m, int i) {
     delayq_lane *lane = &ring->lane;
     size_t end = ring->size;
@@ -8584,7 +8585,7 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
     size_t i, n, more, brace = q->has_tag ? 0 : 1;
     int bit;
     if (strcmp(channel->str, DQ_INVALIDATE) == 0) {
-        /* `text` has the keys that have changed. Nil stands for all keys. */
+        /* `text` contains the keys that have changed. Nil means all keys. */
         int ours = text->type != REDIS_REPLY_ARRAY;
         for (i = 0; message && !ours && i < text->elements; i++)
             ours = text->element[i]->type == REDIS_REPLY_STRING &&
@@ -8667,8 +8668,8 @@ static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
     dq_err_log_again(conn->owner, dq_err_public(why), conn->err);
 }
 
-/* Returns 1 if a refused subscription may succeed later. One cause is a full
- * server, which refuses subscriptions since Redis 8.6. */
+/* Returns 1 if a refused subscription may succeed later. For example, Redis
+ * 8.6 and later refuse subscriptions while the server's memory is full. */
 static int dq_sub_again(delayq_status refused) {
     return dq_err_is_transient(refused) || refused == DELAYQ_ERR_FULL;
 }
@@ -8723,15 +8724,15 @@ static void dq_sub_opened(delayq_conn *conn) {
     conn->sub_pinged_us = s->active_us;
     for (h = conn->handles; h && s->c; h = h->next) dq_sub_follow(h, 0);
     if (!s->c) return;
-    /* This channel is sent last. When it is confirmed, all others are, too, and
-     * tracking may begin. */
+    /* This subscription is sent last. When it is confirmed, all others are,
+     * too, and tracking may begin. */
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 2, "SUBSCRIBE " DQ_INVALIDATE);
     if (dq_sub_send(conn, &o) != DELAYQ_OK) dq_sub_fail(conn, DELAYQ_ERR_IO);
 }
 
 /* Returns the time at which q next asks the server to report pushes, or
- * DQ_NEVER if q needs no report, or has to wait for an event. */
+ * DQ_NEVER if q needs no report, or has to wait for an event first. */
 static int64_t dq_sub_track_us(const delayq *q) {
     int64_t when = q->waiter.push_us, until;
     if (q->list_tracked || q->setup.settled < q->setup.accepted ||
@@ -8760,8 +8761,9 @@ static void dq_write_track(dq_resp_writer *o, delayq *q,
 
 #define DQ_TRACK_AGAIN_US (60 * DQ_SECOND_US) /* from a refusal to a retry */
 
-/* Read the replies to tracking. As for a take, the next tick returns a failure.
- * After a transient error, which is not a refusal, it is tried again later. */
+/* Read the replies to tracking. After a refusal, try again in 60 s. Keep any
+ * other failure for the next tick or take, as if a take had failed, and try
+ * again sooner. */
 static delayq_status dq_read_track(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &lane->x;
@@ -8785,10 +8787,10 @@ static delayq_status dq_read_track(delayq *q, delayq_lane *lane) {
             (delayq_status)dq_err_lookup(x->replies[i]->str)->status;
         int refused =
             i + 1 < x->got && !dq_err_is_transient(dq_err_public(why));
-        /* The server doesn't know the client that REDIRECT names. Either the
-         * subscriber is lost, which is noticed soon, or there is a new one
-         * already. If this happens twice, a proxy leads to several servers,
-         * which don't know each other's clients. */
+        /* `lost`: the server doesn't know the client that REDIRECT names. The
+         * subscriber was lost, and the handle will notice this soon, or has
+         * already replaced it. If the error comes twice, a proxy leads to
+         * several servers, which don't know each other's clients. */
         int lost = strstr(x->replies[i]->str, "redirect") != NULL;
         if (lost && q->track_stale) {
             DQ_MARK(redirect_to_former_subscriber);
@@ -8916,7 +8918,7 @@ static void dq_sub_open(delayq *q) {
  *---------------------------------------------------------------------------*/
 
 #define DQ_MAX_CONNS 20
-#define DQ_IDLE_READ_US 1000 /* least time between two reads of idle sockets */
+#define DQ_IDLE_READ_US 1000 /* the least time between reads of idle sockets */
 
 /* Without waiting, read the input, settle the ops whose replies have come, and
  * send the pending requests. */
@@ -8936,7 +8938,7 @@ static void dq_step(delayq *q) {
     if (q->waiter.push_us > 0) conn->subscriber->track(q); /* checks the time */
 }
 
-/* The events that end a sleep, in addition to steps of connecting and lanes. */
+/* The events that end a sleep. Due steps of connecting and lanes do so, too. */
 typedef enum dq_sleep_for {
     DQ_FOR_REPLY, /* a reply */
     DQ_FOR_FLUSH, /* a reply, delayq_wake, or a message to the subscriber */
@@ -9001,9 +9003,9 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
 
 /* Busy-wait for a reply, for DQ_AWAKE_US, since a near server replies before
  * the system could wake this process. Returns 1 if there is input. conn->awake
- * shows whether this pays. A success adds 1 to it, up to 32. A failure
- * subtracts 8 or, at a low score, begins a pause of 100 waits, since the server
- * may need this processor. */
+ * is the score of such waits. A success adds 1, up to 32. A failure subtracts 8
+ * or, if the score is below 9, begins a pause of up to 100 waits, since the
+ * server may need this processor. */
 static int dq_wait_awake(const delayq *q, struct pollfd *p, size_t n) {
     delayq_conn *conn = q->conn;
     int64_t end = conn->now_us + DQ_AWAKE_US;
@@ -9222,7 +9224,7 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
 /* Write the keys and arguments of a transfer. A take adds more arguments. */
 static void dq_write_transfer(dq_resp_writer *o, delayq *q,
                               const delayq_lane *lane) {
-    int64_t horizon_ms = q->options.max_wait_ms; /* > 0: its sign is a flag */
+    int64_t horizon_ms = q->options.max_wait_ms; /* > 0; minus means overdue */
     dq_write_three_keys(o, q);
     dq_resp_key(o, q, DQ_DEAD, "");
     dq_resp_key(o, q, DQ_PAUSED, "");
@@ -9253,8 +9255,8 @@ static void dq_write_take(dq_resp_writer *o, delayq *q,
     }
     dq_resp_int(o, (int64_t)f->order);
     memcpy(id_rest, q->handle_id, 5);
-    /* The server dates the ids of leases, the handle those of offers. This bit
-     * makes two ids of the same microsecond differ. */
+    /* The server dates the ids of leases, and the handle those of offers. With
+     * the old wire, bit 0x80 makes two ids of the same microsecond differ. */
     if (q->wire->old_first)
         dq_resp_int(o, dq_elem_old_id_low(q) | 0x80);
     else
@@ -9266,7 +9268,7 @@ static void dq_write_take(dq_resp_writer *o, delayq *q,
     dq_resp_text(o, q->will_wait ? "1" : "0");
     dq_resp_key(o, q, DQ_TURN, "");
     dq_resp_text(o, dq_waiters_claim(q));
-    /* the share, always the same, decides whether the handle is a standby */
+    /* a constant of this handle, by which the script chooses the standbys */
     dq_resp_int(o, q->handle_id[6] << 8 | q->handle_id[7]);
 }
 
@@ -9291,7 +9293,7 @@ static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
     int unheard = (takes || q->looked) && !q->wire->stream &&
                   q->conn->tracking == DELAYQ_TRACK_OFF;
     /* The list has changed if items were moved into it, or if one was taken
-     * from it. Such an item has 'r' instead of a due time. */
+     * from it, for which `dues` has 'r' instead of a due time. */
     int taken = n[DQ_AT_MOVED] > 0 || strchr(dues->str, 'r') != NULL;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
@@ -9304,7 +9306,7 @@ static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
 }
 
 /* Keep the items of a reply for dq_fetch_hand_out. Returns 0 if there are more
- * than requested, or if a broadcast's reply is not a cursor and then pairs. */
+ * than requested, or if a broadcast's reply is not a cursor and some pairs. */
 static int dq_fetch_keep(delayq *q, delayq_lane *lane, int64_t us) {
     delayq_fetch *f = &q->fetch;
     redisReply *r = lane->reply;
@@ -9332,7 +9334,7 @@ static int dq_fetch_keep(delayq *q, delayq_lane *lane, int64_t us) {
     return 1;
 }
 
-/* Returns the status of an op on a ticket. `done`: its item was there. */
+/* Returns the status of a ticket's op. `done` is 1 if its item was there. */
 static delayq_status dq_ticket_status(const delayq_lane *lane, int done) {
     if (done) return DELAYQ_OK;
     if (!lane->resends) return DELAYQ_GONE;
@@ -9602,7 +9604,7 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
         dq_fetch_send(q, f->take, waits ? max : f->want);
     if (waits) dq_wait_lane(q, &f->lane, limit);
     dq_sub_follow(q, 0);
-    status = f->failure; /* unless the call waits, a tick returns it, too */
+    status = f->failure; /* if the call doesn't wait, a tick returns it too */
     if (waits) f->failure = DELAYQ_OK;
     if (status < DELAYQ_OK && (waits || !dq_err_is_transient(status)) &&
         !dq_fetch_has_items(q))
@@ -9617,8 +9619,9 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     return DELAYQ_EMPTY;
 }
 
-/* If it is time, move the due items or, if the program takes from an outbox,
- * fetch them. If nothing is due and `listens` is 1, have pushes reported. */
+/* If the next poll is due, move the due items. With an outbox, fetch them
+ * instead if the program has taken since the last tick. If the poll is not due
+ * and `listens` is 1, ask the server to report pushes. */
 static void dq_tick_fetch(delayq *q, int listens) {
     delayq_fetch *f = &q->fetch;
     int ahead = q->outbox && f->taken && !q->foreign;
@@ -9666,8 +9669,7 @@ static delayq_status dq_turn(delayq *q, int listens, int waits) {
     return status < DELAYQ_OK ? status : ready;
 }
 
-/* Returns OK, or the failure of a ring whose first op has failed but is
- * kept. */
+/* Returns OK, or the failure of a ring that keeps its failed first op. */
 static delayq_status dq_outbox_failure(delayq *q) {
     const delayq_lane *lane;
     for (lane = q->lanes; lane; lane = lane->next)
@@ -10088,7 +10090,7 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     if (q->fetch.short_naps > 0 &&
         (dq_fetch_has_items(q) ||
          (!q->outbox && status == DELAYQ_OK && dq_sched_has_ready(q)))) {
-        /* if the program has stopped taking, it sleeps longer each time */
+        /* the limit of wait_ms doubles with each tick since the last take */
         int64_t most = (1 << (DQ_SHORT_NAPS - q->fetch.short_naps--)) - 1;
         if (most < left) left = most;
     }
@@ -10157,7 +10159,7 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
     if (status == DELAYQ_EMPTY && failure < DELAYQ_OK && dq_wait_fails(q))
         status = failure;
     if (status >= DELAYQ_OK) q->err[0] = '\0';
-    /* a lost reply may have handed out an item, so a failure is UNKNOWN */
+    /* the lost reply may have contained items, so a failure is UNKNOWN */
     if (f->lost) DQ_MARK(take_lost_a_reply);
     if (f->lost) status = dq_err_after_loss(q->err, "take", status);
     if (status != DELAYQ_OK) dq_take_leave(q);
@@ -10386,10 +10388,10 @@ static void dq_write_given(dq_resp_writer *o, int given, int64_t value) {
 }
 
 /* Write the channel, and ARGV[3] of OFFER. In a resend, ARGV[3] contains the
- * time from which the item may have been due, or 0 if it may be due by this
- * machine's clock. One of the clocks is enough to prevent a second store, since
- * the server's may have been set back, and the local one may run at another
- * speed. */
+ * time from which the item may have been due by the server's clock, or 0 if it
+ * may be due by the local clock. If it may be due by either clock, it is not
+ * stored again, since the server's clock may have been set back, and the local
+ * one may run at another speed. */
 static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
                                 const delayq_lane *lane) {
     char form[32] = "delay@";
@@ -10410,9 +10412,8 @@ static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
 }
 
 /* Write the first keys of a request with offers: the zset, and the mirror if
- * the wire has one. An outbox adds the key that has its highest number. The
- * name of this key ends with the 3 bytes of the life that accepted these
- * ops. */
+ * the wire has one. An outbox adds the key with its highest stored number. The
+ * name of this key ends with the 3 bytes of the life that accepted the ops. */
 static void dq_write_offer_keys(dq_resp_writer *o, const delayq *q,
                                 const delayq_lane *lane) {
     char id[sizeof q->id];
@@ -10508,7 +10509,7 @@ static void dq_offer_settle_late(delayq *q, delayq_lane *lane,
 }
 
 /* If the script has skipped more offers than were sent before, another handle
- * uses the same numbers. Draw new ones then, and return DELAYQ_ERR_AGAIN. */
+ * has the same handle_id. Give q a new one, and return DELAYQ_ERR_AGAIN. */
 static delayq_status dq_offer_check_twin(delayq *q, delayq_lane *lane,
                                          int64_t skipped) {
     if (!lane->ring ||
@@ -10550,7 +10551,7 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
     return DELAYQ_OK;
 }
 
-#define DQ_SKIPPED 3 /* the outcome of an op that an outbox has sent before */
+#define DQ_SKIPPED 3 /* the outcome of an op that was skipped as a resend */
 
 /* Settle an op by its values in the reply to a request of several ops:
  *
@@ -10633,8 +10634,8 @@ DQ_VERB(keyed, "offer", "", offer_keyed, dq_write_keyed, dq_read_ops, 200,
 
 /* --- the verb of mixed requests --- */
 
-/* Go to the next part of a mixed request of `end` ops: the ops of one script
- * that begin with number lane->n. Returns the verb of the part. */
+/* Go to the next part of a mixed request of `end` ops: the neighbouring ops of
+ * one script, from op number lane->n on. Returns the verb of the part. */
 static const dq_verb *dq_lane_next_part(delayq_lane *lane, size_t end) {
     const dq_verb *verb = NULL;
     dq_cursor c;
@@ -10782,8 +10783,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  * Owns the verbs of tickets, and the codes of all verbs in a kept outbox.
  *---------------------------------------------------------------------------*/
 
-/* Returns the attempt that a ticket contains, or -1 if its id has no room for
- * one. */
+/* Returns the attempt in a ticket, or -1 if its id has no room for one. */
 static int dq_ticket_attempt(const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len, n = dq_elem_ticket_prefix(text, key, &due_len);
@@ -10810,9 +10810,9 @@ static const char *dq_wrong_item(const delayq_item *item) {
 
 /* --- the verbs of tickets --- */
 
-/* Write runs of ops of one verb: the verb, the number of ops, then each op's
- * due time and prefix. A bury adds its reason. A verb with a new due time adds
- * this time and, without an outbox, the delay for the script's check. */
+/* Write the ops in runs of one verb: the verb, the number of ops, then each
+ * ticket's due time and prefix. A bury adds its reason. A new due time is added
+ * and, without an outbox, the delay, with which the script checks it. */
 static void dq_write_tickets(dq_resp_writer *o, delayq *q,
                              const delayq_lane *lane) {
     const dq_verb *verb = NULL;
@@ -11060,15 +11060,15 @@ DELAYQ_CONSTANTS_END
  * MARK: - Queries
  * >>queries   peek, count, pause, clear, dead letters
  *
- * Owns the bare verbs, whose ops consist only of the verb; no outbox has them.
+ * Owns the bare verbs. Such an op is only a verb, and is never in an outbox.
  *---------------------------------------------------------------------------*/
 
 #define DQ_QUERY_VERB(id, name, word, script, write, flags)                   \
     DQ_VERB(id, name, word, script, write, NULL, 1, 0, flags, DQ_KEY_NONE, 0, \
             NULL, NULL, NULL)
 
-/* Run a bare verb. After DELAYQ_OK, n has the first `count` numbers of the
- * reply, and *reply, unless NULL, is the reply. */
+/* Run a bare verb. After DELAYQ_OK, n contains the first `count` numbers of the
+ * reply and, unless `reply` is NULL, *reply is the reply. */
 static delayq_status dq_query_run(delayq *q, const dq_verb *verb,
                                   const dq_query *query, int64_t *n,
                                   size_t count, redisReply **reply) {
@@ -11154,7 +11154,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     return i > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
-#define DQ_COUNTS 13 /* a count's reply begins with this many numbers */
+#define DQ_COUNTS 13 /* the numbers at the beginning of a count's reply */
 
 static void dq_write_count(dq_resp_writer *o, delayq *q,
                            const delayq_lane *lane) {
@@ -11305,7 +11305,7 @@ DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
     return status;
 }
 
-#define DQ_DEAD_MAX 1000000 /* most dead letters in one request */
+#define DQ_DEAD_MAX 1000000 /* the most dead letters in one request */
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q,
                           const delayq_lane *lane) {
