@@ -794,7 +794,7 @@ LONG_TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
         if (i == 0)
             report_row("master of a cluster killed (node timeout 1 s)",
                        "`ERR_IO`, `ERR_AGAIN`; a waiting take waits",
-                       "what the replica had", now_us() - killed);
+                       "those on the replica", now_us() - killed);
         OK(&q, delayq_ack(&q, &item));
     }
     CHECK(told > 0);

@@ -197,8 +197,9 @@ TEST(a_server_that_is_gone_is_reported_and_found_again_by_itself) {
     server_start_again(&s, NULL);
     since = now_us();
     UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
-    report_row("server gone and back", "`ERR_IO`; a waiting take waits",
-               "what it has saved", now_us() - since);
+    report_row("server killed and started again",
+               "`ERR_IO`; a waiting take waits", "those that it had saved",
+               now_us() - since);
     elapse(main_connection(), 1);
     take_is(&q, "x");
     delayq_close(&q);

@@ -305,7 +305,8 @@ static void cut(const struct verb *v) {
 LONG_TEST(a_cut_at_any_byte_of_an_offer_is_reported_truthfully) {
     each_verb(cut, 0, 3);
     report_row("connection cut at any byte, once or twice in a row",
-               "done, nothing happened, or `ERR_UNKNOWN`; each is true",
+               "done, nothing happened, or `ERR_UNKNOWN`; the status is "
+               "always true",
                "done or not, never half", slowest);
 }
 TEST(a_cut_at_any_byte_of_a_tick_or_take_is_reported_truthfully) {
@@ -412,7 +413,7 @@ static void drop(const struct verb *v) {
 
 TEST(a_one_way_connection_is_reported_truthfully_and_replaced) {
     each_verb(drop, 0, VERBS);
-    report_row("connection carries one way only",
+    report_row("connection carries data in one direction only",
                "`ERR_UNKNOWN` or `ERR_TIMEOUT` after io_timeout_ms",
                "done or not, never half", slowest);
 }
@@ -437,7 +438,7 @@ static void garble(const struct verb *v) {
  * and returns DELAYQ_GONE for an ack that was done. */
 LONG_TEST(garbage_from_any_byte_of_a_reply_on_is_reported_truthfully) {
     each_verb(garble, 0, VERBS);
-    report_row("garbage from any byte of an answer on",
+    report_row("garbage in a reply, from any byte on",
                "`ERR_PROTOCOL`, `ERR_UNKNOWN`, or done",
                "done or not, never half", slowest);
 }
@@ -491,5 +492,5 @@ static void replay(const struct verb *v) {
  * after a reply. */
 TEST(a_reply_that_comes_twice_is_not_taken_for_that_of_a_later_call) {
     each_verb(replay, 0, VERBS);
-    report_row("an answer sent twice", "`ERR_PROTOCOL`", "done", slowest);
+    report_row("a reply sent twice", "`ERR_PROTOCOL`", "done", slowest);
 }

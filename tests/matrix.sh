@@ -9,7 +9,7 @@
 #
 # DELAYQ_MATRIX_CACHE   a folder for the chroots; if it is removed, they are
 #                       made again
-# DELAYQ_MATRIX_MIRROR  Debian's packages
+# DELAYQ_MATRIX_MIRROR  the URL of a mirror of Debian's packages
 #
 # A row's output goes to build/matrix/ROW.log. If a row can't run, this is
 # reported, and the row counts as skipped. Ends in "N passed, N failed, N
@@ -51,7 +51,7 @@ settings() {
     esac
     [ "$cc" != gcc ] || packages=$packages,gcc,g++,libc6-dev,libhiredis-dev
 }
-# other ARCH TRIPLET QEMU: settings for another machine
+# other ARCH TRIPLET QEMU: sets compiler, packages and QEMU for another machine
 other() {
     foreign=$1 cc=$2-gcc cxx=$2-g++ qemu=qemu-$3
     packages=$packages,qemu-user,gcc-$2,g++-$2
@@ -129,8 +129,8 @@ inside() {
     fi
     echo "$passed passed, $failed failed, $skipped skipped"
 }
-# tests PROGRAM...: runs it, shows its output, and adds the counts of its last
-# line
+# tests PROGRAM...: runs a test program, shows its output, and adds the counts
+# in its last line to those of the row
 tests() {
     [ "$slow" -eq 1 ] || export DELAYQ_TEST_BRIEF=1
     DELAYQ_TEST_SERVER=$server DELAYQ_TEST_SLOW=$slow $qemu "$@" \
@@ -154,8 +154,8 @@ tests() {
 # --- outside -----------------------------------------------------------------
 
 # alone SECONDS COMMAND...: runs the command in a mount and PID namespace, which
-# the kernel removes when the command ends, for any reason. An interrupt ends
-# the command. After kill -9 of this script, the time limit ends the command.
+# the kernel removes when the command has ended for any reason. An interrupt of
+# this script ends the command. After a kill -9 of it, the time limit does.
 alone() {
     unshare --mount --pid --fork --kill-child timeout -s KILL "$@" &
     job=$!

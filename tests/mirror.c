@@ -1,7 +1,7 @@
 /*
- * Redisson's mirror list. For any ids and any order of removal, the contents
- * are as if an LREM had removed each element. The number of commands is
- * limited.
+ * Redisson's mirror list. For any ids and any order of removal, the list
+ * becomes what it would be if an LREM had removed each element. The number of
+ * commands that the removal needs is limited.
  */
 #include "test.h"
 
@@ -68,8 +68,8 @@ static void fill(int javas, int disorder) {
     read_replies(2 * MANY);
 }
 
-/* Check that the mirror has the elements of the zset without the leased ones,
- * in the order of their offers. */
+/* Check that the mirror contains those elements of the zset that are not
+ * leased, in the order of their offers. */
 static void check_mirror(void) {
     redisReply *r;
     size_t at = 0;
@@ -192,7 +192,7 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
     read_replies(40);
     poll_now(&q);
     OK(&q, delayq_tick(&q, &wait));
-    CHECK_INT(wait, 0); /* more is due at once */
+    CHECK_INT(wait, 0); /* more items are due already */
     CHECK_INT(ask_int("LLEN jobs"), 3);
     CHECK_INT(ask_int("LLEN " MIRROR), 40017);
     while (ask_int("LLEN jobs") < 20) OK(&q, delayq_tick(&q, &wait));
@@ -201,8 +201,8 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
     redisFree(c);
 }
 
-/* The script does not read a large head. An LREM removes the head, and its
- * neighbours are removed by their positions. */
+/* The script does not read a large element at the head of the mirror, but
+ * removes it by LREM. It removes the elements around it by their positions. */
 TEST(large_elements_leave_the_mirror_with_the_small_ones_around_them) {
     static char large[100000];
     int wire, take;

@@ -1,6 +1,6 @@
 /*
- * Handles that share a queue with a Redisson of another wire. The calls of a
- * handle that finds foreign elements fail before they write. The error text
+ * Handles that share a queue with a Redisson of another wire. If a handle finds
+ * elements of this Redisson, its calls fail before they write. The error text
  * names a remedy, and the remedy works.
  *
  * This file uses public names only, so that it compiles with older headers.
@@ -127,8 +127,8 @@ TEST(elements_of_another_redisson_among_many_are_seen_at_the_open) {
     }
 }
 
-/* Returns the bytes that the server's Lua uses, with the last script's
- * garbage. */
+/* Returns the number of bytes that the server's Lua uses, including the garbage
+ * of the last script. */
 static int64_t lua_bytes(void) {
     const char *info = strstr(ask("INFO memory"), "used_memory_lua:");
     if (!info) FAIL("INFO memory doesn't show used_memory_lua");
@@ -252,8 +252,8 @@ TEST(ticks_with_the_old_wire_move_elements_of_every_format) {
     delayq_close(&q);
 }
 
-/* Java's mirror names the pending items. A native handle would not remove the
- * items that it delivers from the mirror. */
+/* Java's mirror contains the pending items. If a native handle delivered one of
+ * them, it would leave the item in the mirror. */
 TEST(a_native_handle_leaves_no_delivered_item_in_javas_mirror) {
     delayq q;
     delayq_item item;
@@ -264,8 +264,8 @@ TEST(a_native_handle_leaves_no_delivered_item_in_javas_mirror) {
     delayq_close(&q);
 }
 
-/* Elements with a score below 0 don't count, because Redisson's transfer begins
- * at 0. */
+/* An open does not check elements with a score below 0, because Redisson's
+ * transfer begins at 0. */
 TEST(an_element_below_zero_says_nothing_of_a_fleet) {
     unsigned char e[64];
     size_t n = element(e, 0, 8, OLD_ID, "x", 1);

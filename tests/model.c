@@ -1,8 +1,8 @@
 /*
- * No item is lost: offered = acked + pending (with leased) + ready + dead. The
- * equation is checked after thousands of random operations, each of which is
- * compared with a model in memory, and after workers that nack, die and time
- * out at random.
+ * No item is lost. Each offered item is acked, cancelled, pending (or leased),
+ * ready or dead. The sums are checked after thousands of random operations,
+ * each of which is compared with a model in memory, and after workers that
+ * nack, die and time out at random.
  */
 #include "test.h"
 #include <sys/wait.h>
@@ -16,7 +16,7 @@ enum fate { NEVER, WAITING, ACKED, CANCELLED, DEAD };
 
 struct model {
     enum fate fate[ITEMS];
-    int attempt[ITEMS];  /* number of attempts that were not released */
+    int attempt[ITEMS];  /* number of deliveries without the released ones */
     int delivery[ITEMS]; /* number of the item's last delivery */
     /* local time in us before which the item may not be delivered again */
     long long leased_until[ITEMS];
@@ -296,7 +296,7 @@ static void random_operations(int late) {
         }
         held[i].id = -1;
     }
-    /* Items whose slots were overwritten are still leased, for up to 60 s. */
+    /* Items that are no longer in held[] may still be leased, for up to 60 s */
     for (i = 0; i < m.offered; i++) m.leased_until[i] = 0;
     for (;;) { /* make all items due, as if these 60 s had passed */
         delayq_item item;
@@ -319,7 +319,7 @@ static void random_operations(int late) {
         m.acked++;
         OK(&handles[2], delayq_ack(&handles[2], &item));
     }
-    /* The model lacks the takes above. Assume that they used all attempts. */
+    /* The model does not count these takes. Items that died have used MOST. */
     for (i = 0; i < m.offered; i++)
         if (m.fate[i] == WAITING) m.attempt[i] = MOST;
     balance(&handles[0]);

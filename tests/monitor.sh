@@ -1,8 +1,8 @@
 #!/bin/sh
 # Tests monitoring as an operator sets it up. promtool runs unit tests of the
-# alert rules in examples/server. Then queues work, and their metrics go through
-# node_exporter to a Prometheus with these rules, where each query of the
-# Grafana dashboard must return data. Ends in "N passed, N failed, N skipped".
+# alert rules in examples/server. Then a script uses some queues, and their
+# metrics go through node_exporter to a Prometheus with these rules. There each
+# query of the dashboard must get data. Ends in "N passed, N failed, N skipped".
 #
 #     tests/monitor.sh DELAYQ            the command-line tool
 #     tests/monitor.sh DELAYQ short      without the test of the unit tests
@@ -58,7 +58,7 @@ trap 'rm -f "$dir/go" "$dir/exports"
     wait 2>/dev/null; rm -rf "$dir"' EXIT
 : >"$dir/go" >"$dir/exports"
 
-# On a busy machine a call may need more than the default time.
+# On a busy machine a call may need more time than the default timeout.
 delayq() { "$tool" "$@" --io-timeout 60s; }
 
 # Use three queues: jobs has offers, takes, retries, deaths and cancels, mails
@@ -116,7 +116,7 @@ started="$started $!"
 # --- Prometheus ---------------------------------------------------------------------
 
 # Prints a free port below those that the system gives to clients, so that no
-# client gets this port meanwhile.
+# client gets this port before the server uses it.
 port() {
     "$python" -c 'import random, socket
 while True:

@@ -31,8 +31,8 @@ static void page_through(size_t page, int seen[128]) {
     }
 }
 
-/* Check that peek shows each item once. One item has this score, and can't be
- * decoded if `decodable` is 0. */
+/* Check that peek shows each item once, although one item has this unusual
+ * score. If `decodable` is 0, this item can't be decoded. */
 static void is_shown_once(const char *score, int decodable) {
     unsigned char e[64];
     size_t n, page;

@@ -6,11 +6,11 @@
 #
 # All rows run, also after a failure. Each row has a time limit and a log,
 # build/nightly/ROW.log. A row that has passed on the same sources is not run
-# again, unless it is named. So a run after an interrupted one goes on with the
-# next row. The result of a row is one of
+# again, unless it is named. So a run after an interrupted one skips the rows
+# that have passed. The result of a row is one of
 #
 #     ok       it passed
-#     FAIL     it failed; the table is followed by its last lines
+#     FAIL     it failed; the last lines of its log follow the table
 #     HUNG     it exceeded its time limit
 #     ENV      it did not run: a download failed three times
 #     done     it passed before on the same sources

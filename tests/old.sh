@@ -1,10 +1,10 @@
 #!/bin/sh
 # old.sh PROGRAM VERSION... -- checks the tables of faults in tests/README.md
 # with the headers of these versions. The test program with such a header has
-# the name PROGRAM followed by the version. Each test in a table must fail
-# there, unless the table says "passes". A test that fails "at times" gets up to
-# ten runs. Ends in "N passed, N failed, N skipped". A test counts as passed if
-# its result is that of the table.
+# the name PROGRAM followed by the version. Each test in a version's table must
+# fail in this program, unless the table says "passes". If the table says "at
+# times", the test gets up to ten runs. A test counts as passed if its result is
+# that of the table. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 program=$1
 

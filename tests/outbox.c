@@ -4,8 +4,8 @@
  * no room for an op, its call fails at once. A take does not wait, and hands
  * out only items that have already arrived.
  *
- * outbox_faults.c tests broken connections, nonblock/ the calls that never
- * wait, and outbox_idle.c the cost of a loop.
+ * outbox_faults.c tests broken connections, nonblock/ tests that no call waits,
+ * and outbox_idle.c tests the cost of a loop.
  */
 #include "outbox.h"
 #include <hiredis/sds.h>
@@ -38,7 +38,7 @@ static void start_own(const char *const *arguments) {
     server_start(&own, arguments);
     admin = server_connect(&own);
 }
-/* Start that server, and open q on it, with an outbox. */
+/* Start the server `own`, and open q on it, with an outbox. */
 static void open_own(int64_t lease_ms) {
     delayq_options o;
     start_own(NULL);
@@ -200,7 +200,7 @@ TEST(a_full_outbox_refuses_and_has_room_again_later) {
     end_own();
 }
 
-/* The ring wraps many times, with lengths of all remainders modulo 8. */
+/* The ring wraps many times. All remainders of a length modulo 8 occur. */
 TEST(payloads_of_all_lengths_pass_through_a_small_outbox_unchanged) {
     static unsigned char bytes[1500];
     delayq_options o = box_options(&main_server, 8 * 1024);
@@ -1073,8 +1073,8 @@ TEST(lost_connections_have_each_op_reported_once) {
     delayq_close(&q);
 }
 
-/* Start a server that ends the connection at a payload of LARGE bytes. Returns
- * such a payload. */
+/* Start a server that ends a connection on which it gets a payload of LARGE
+ * bytes. Returns such a payload. */
 enum { LARGE = 1100000 };
 static char *refused_payload(void) {
     const char *const with[] = {"--proto-max-bulk-len", "1mb", NULL};
@@ -1084,7 +1084,7 @@ static char *refused_payload(void) {
     return big;
 }
 
-/* Only the payload that ends each connection is dropped. */
+/* One payload ends each connection on which it is sent. Only it is dropped. */
 TEST(a_payload_that_the_server_never_takes_is_dropped_and_the_rest_passes) {
     char *big = refused_payload();
     delayq_options o;
@@ -1216,8 +1216,8 @@ TEST(payloads_of_5_MB_pass_through_16_MB) {
 /* --- fetched items ------------------------------------------------------- */
 
 #define LEASE_MS 600000
-/* Returns the number of leased items. They are due later than all other items
- * of these tests. */
+/* Returns the number of leased items. Their leases end later than any other
+ * item of these tests is due. */
 static int leased(void) {
     return (int)ask_int("ZCOUNT " ZSET " %lld +inf",
                         (long long)wall_ms() + LEASE_MS / 2);
@@ -1321,8 +1321,8 @@ TEST(take_many_through_an_outbox_requests_and_hands_out_its_maximum) {
     delayq_close(&q);
 }
 
-/* Request an item, and give the server time to answer. Returns 1 if it has
- * leased the item. */
+/* Request an item, and give the server time to answer. Returns 1 if the server
+ * has leased the item. */
 static int asked_for_it(void) {
     /* if the reply has already come, give the item back, for another try */
     if (delayq_take(&q, &item, 0) == DELAYQ_OK) {
@@ -1334,7 +1334,7 @@ static int asked_for_it(void) {
 }
 
 /* The handle reads the reply before the lease has ended or, if `is_read` is 0,
- * only afterwards. This fails if the lease counts from this reading. */
+ * only afterwards. This fails if the handle counts the lease from then on. */
 static void lease_runs_out(int is_read) {
     int lease_ms = 300 * test_slow(), i;
     open_box(&q, lease_ms);
@@ -1558,7 +1558,7 @@ TEST(a_closed_handle_drops_what_is_in_its_outbox) {
     for (i = 0; i < 100; i++) OFFER(&q, "x", 60000);
     turn(&q);
     delayq_close(&q);
-    /* from now on the handle does not use the memory */
+    /* from now on the handle must not use the memory */
     memset(memory, 0xff, sizeof memory);
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
     CHECK_STATUS(&q, delayq_flush(&q, 0), DELAYQ_ERR_ARG);
@@ -1631,7 +1631,7 @@ TEST(listeners_with_an_outbox_get_a_broadcast_in_order) {
     delayq_close(&b);
 }
 
-/* Returns the number of items. Fails if set and mirror differ in length. */
+/* Returns the number of items. The set and the mirror must have one length. */
 static long long all_of_the_mirror(void) {
     long long all =
         ask_int("EVAL %s 3 " ZSET " redisson_delay_queue:{jobs} jobs",
@@ -1871,8 +1871,8 @@ static void offer_as(char who) {
     delayq_counts c;
     char text[16];
     int i;
-    /* Wait until this process has its own connection. An offer on the dead
-     * connection would be sent again, and nobody could know which of the two
+    /* Wait until this process has a new connection. An offer on the old one
+     * would be sent again, and the test could not tell which of the two
      * processes has stored its number. */
     UNTIL(turn(&q) == DELAYQ_OK && delayq_count(&q, &c) == DELAYQ_OK);
     for (i = 0; i < 50; i++) {
@@ -1892,8 +1892,8 @@ static void be_the_clone(void *unused) {
 }
 
 /* A handle has a clone, as in a copied virtual machine, with the same state.
- * This fails if an offer counts as stored though the script has skipped its
- * first sending. */
+ * This fails if the script skips an offer that is sent for the first time, and
+ * the handle counts the offer as stored. */
 TEST(two_clones_of_a_handle_lose_no_offer) {
     pid_t clone;
     open_own(0);
@@ -1953,7 +1953,7 @@ TEST(an_offer_to_an_outbox_is_never_due_past_the_limit) {
 
 /* --- closing with unread replies (with ASan) ----------------------------- */
 
-/* Open a handle that shares the owner's connection. It has its own memory. */
+/* Open a handle that has its own memory, and shares the owner's connection. */
 static delayq *open_sharer(delayq *owner) {
     delayq *sharer = (delayq *)malloc(sizeof *sharer);
     delayq_options o;

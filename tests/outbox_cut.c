@@ -3,9 +3,9 @@
  * library in this file, which records each store to the image. The tests then
  * make the image that a kill after each store would leave, with all stores up
  * to this one. They also make images that a power cut would leave, with pages
- * from before and after some stores. Each image is opened. After a kill it must
- * contain exactly the ops that were accepted by then; after a power cut, those
- * up to the last whole op.
+ * from before and after some stores. Each image is opened. An image after a
+ * kill must contain exactly the ops that were accepted before the kill. An
+ * image after a power cut must contain the ops up to the last whole one.
  */
 static void *note_copy(void *to, const void *from, unsigned long n);
 #define DQ_KEEP_COPY note_copy
@@ -62,7 +62,7 @@ struct op {
     uint32_t crc;
     unsigned char entry[1024];
 };
-static struct op *ops[2]; /* of each ring, indexed by number */
+static struct op *ops[2]; /* ops of each ring, indexed by number */
 static unsigned op_count[2];
 
 /* The number of settled ops in each ring after `stores` stores. */
@@ -144,8 +144,8 @@ static void random_call(void) {
     case 2: status = delayq_offer(&q, m.data, m.len, 3600000); break;
     case 3:
     case 4:
-        /* Without `replace` an offer whose key exists changes nothing. If an
-         * old image sends it again after a cancel of its key, it is stored. */
+        /* Without `replace` an offer whose key exists changes nothing. But it
+         * would be stored if an old image sent it after a cancel of the key. */
         m.replace = 1;
         m.key = rand() % 2 ? "k" : "other";
         m.key_ttl_ms = 60000; /* fall through */
@@ -168,8 +168,8 @@ static void random_call(void) {
     note_call(begun, status);
 }
 
-/* Close the handle, but leave the image as it was. Clear the last 2,048 bytes,
- * which mark it as in use by this process. The next program is another one. */
+/* Close the handle, but leave the image as it was. Clear its last 2,048 bytes,
+ * which mark it as in use, because the next program is another process. */
 static void die(delayq *handle) {
     static unsigned char before[SIZE];
     char *memory = (char *)handle->options.outbox;

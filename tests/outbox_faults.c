@@ -36,11 +36,11 @@ static delayq_options faulty(int io_timeout_ms, int64_t lease_ms) {
 /* --- a mover ------------------------------------------------------------- */
 
 /* Moves ready and pending items, due or not, to the list `moved`, in the order
- * of delivery. So if an offer is sent again, its item is already delivered. It
- * moves at most 8 items at once: if a kill -9 cuts the server's write to its
- * AOF between two pages, Redis 7.0 keeps the beginning of the transaction, and
- * runs it at the second restart after that. Moved items would then come
- * twice. */
+ * of delivery. So if an offer is sent again, its item is already delivered. If
+ * a kill -9 cuts the server's write to its AOF between two pages, Redis 7.0
+ * keeps the beginning of the transaction, and runs it at the second restart.
+ * Then moved items would come twice, so the mover moves at most 8 items at
+ * once. */
 static const char mover[] =
     "local moved = redis.call('LRANGE', 'jobs', 0, 7)\n"
     "if #moved > 0 then\n"
@@ -65,8 +65,8 @@ static void move(redisContext *c) {
     } while (n > 0);
 }
 
-/* Check that the list `moved` has the numbers 0 to n - 1, each of them once, in
- * this order. */
+/* Check that the list `moved` contains each number from 0 to n - 1 once, in
+ * ascending order. */
 static void each_once(redisContext *c, int n) {
     redisReply *r;
     int *times = (int *)calloc((size_t)n, sizeof *times), i, last = -1;
@@ -106,8 +106,8 @@ static void prepare_pending(void) {
     OK(&q, delayq_offer_many(&q, messages, 3));
     SETTLE(&q);
 }
-/* Lease n items. Returns 0 if a reply was late, as on a slow machine, because
- * its items can't be taken until their lease has ended. */
+/* Lease n items. Returns 0 if this fails because a reply was late, as on a slow
+ * machine. Its items can't be taken until their lease has ended. */
 static int leased(int n) {
     long long end = now_us() + 2000000LL * test_slow();
     int i;
@@ -242,12 +242,12 @@ static void strike(const struct verb *v, enum fault what, int direction,
              (int)(after.duplicate - before.duplicate),
              (int)(after.dropped - before.dropped));
     if (what == CUT) return;
-    /* a fault that has hit nothing yet must hit this offer, and nothing else */
+    /* a fault that has hit nothing yet must hit this offer, and no later op */
     OFFER(&q, "y", 60000);
     SETTLE(&q);
 }
 
-/* Returns the number of bytes in this direction if there is no fault. */
+/* Returns how many bytes pass in this direction if there is no fault. */
 static long size_of(const struct verb *v, int direction) {
     int i;
     for (i = 0; i < 2; i++) {
@@ -451,8 +451,8 @@ static void garble(const struct verb *v) {
 TEST(offers_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
     each_verb(garble, 0, 3, 200);
 }
-/* The reply to an ack is as short as the reply to an offer. The other bytes are
- * those of takes. */
+/* The reply to an ack is as short as the reply to an offer. All other bytes
+ * belong to replies to takes. */
 TEST(changes_in_an_outbox_survive_garbage_in_a_reply) {
     each_verb(garble, 3, VERBS, 200);
 }
@@ -579,7 +579,7 @@ TEST(an_older_change_that_arrives_late_does_not_undo_a_newer_one) {
  * io_timeout_ms to send the request, but some bytes are sent every 0.1 s. */
 TEST(a_request_that_is_sent_in_small_parts_does_not_expire) {
     static char payload[60000];
-    int small = 1; /* the system uses its minimum */
+    int small = 1; /* the system raises this to its minimum */
     delayq_options o = faulty(500, 0);
     o.outbox_size = 1 << 20;
     o.outbox = calloc(1, o.outbox_size);
@@ -730,8 +730,8 @@ TEST(a_connection_that_is_cut_many_times_stores_each_offer_once) {
     delayq_close(&q);
 }
 
-/* The payload "poison" ends each connection on which it is sent. The program
- * takes in each frame, so a transfer or a fetch could follow the payload. */
+/* The payload "poison" ends each connection on which it is sent. Each frame has
+ * a take, so a transfer or a fetch could be sent after the payload. */
 static void send_poison(const char *answer) {
     delayq_options o;
     int i, got = 0;
@@ -760,8 +760,8 @@ TEST(an_op_that_ends_connections_with_an_answer_is_dropped) {
     send_poison("-ERR Protocol error: invalid bulk length\r\n");
 }
 
-/* Check the payload of `item` or, if it is NULL, write one to `to`. The number
- * at its beginning determines all other bytes. Returns the length. */
+/* Check the payload of `item` or, if `item` is NULL, write a payload to `to`. A
+ * payload's first number determines all other bytes. Returns the length. */
 static size_t large_payload(unsigned char *to, const delayq_item *item) {
     size_t i, len;
     unsigned n;
@@ -829,7 +829,7 @@ LONG_TEST(megabytes_through_a_connection_that_is_cut_arrive_whole) {
     delayq_close(&q);
 }
 
-/* If an ack is settled, and not as gone, its item never comes again. */
+/* An item whose ack was settled as done, not as gone, never comes again. */
 LONG_TEST(leases_acked_through_a_connection_that_is_cut_come_no_second_time) {
     enum { ITEMS = 1000 };
     static unsigned char acked[ITEMS];
@@ -891,8 +891,8 @@ static int has_replica(redisContext *c) {
     return found;
 }
 
-/* Redis replicates after it has replied, so it can promise no more than "at
- * least once". */
+/* Redis replicates an op after it has replied, so delayq can promise no more
+ * than "at least once" here. */
 TEST(a_promoted_replica_gets_every_offer_at_least_once) {
     int a = free_port(), b = free_port(), i, n = 1000;
     server master, replica;
@@ -945,9 +945,9 @@ TEST(a_promoted_replica_gets_every_offer_at_least_once) {
 
 enum fate { ABSENT, PENDING, DEAD };
 
-/* The state of each item after all ops that were accepted. The server must end
- * in this state, whatever the connection does. Items 0 to OWN - 1 are those
- * that this program offers. The others are leased. */
+/* The state that each item must have after all accepted ops, whatever the
+ * connection does. Items 0 to OWN - 1 are offered by this program, and the
+ * others are leased. */
 static struct {
     enum fate fate;
     delayq_ticket ticket;
@@ -987,8 +987,8 @@ static int change_own(int i) {
     return 1;
 }
 
-/* Ack, bury, nack or extend a leased item. Returns 0 if there is no room. Only
- * an extended item is changed again. */
+/* Ack, bury, nack or extend a leased item. Returns 0 if there is no room. An
+ * item can be changed again only after an extend. */
 static int change_held(int i) {
     delayq_item held;
     delayq_status status;

@@ -1,7 +1,7 @@
 /*
  * The cost of an outbox for a program that sleeps in poll() for the time that
- * each tick returns. Whatever the server does, its loop makes at most 20 turns
- * and writes one line to the log per second. The clock skips most of the sleep.
+ * each tick returns. Whatever the server does, the program makes at most 20
+ * turns and logs one line per second. The clock skips most of each sleep.
  */
 #include "system.h"
 #include "outbox.h"
@@ -9,7 +9,7 @@
 
 #define SECONDS 2
 #define TURNS (20 * SECONDS)
-#define LINES (SECONDS + 2) /* one per second, and two for new texts */
+#define LINES (SECONDS + 2) /* one line per second, and two for new texts */
 
 static delayq q;
 static int lines;
@@ -58,8 +58,8 @@ static int count_turns(int with_take) {
     return turns;
 }
 
-/* Check the number of turns and of log lines in SECONDS. It allows `spared`
- * additional turns. */
+/* Check the number of turns and of log lines in SECONDS. `spared` additional
+ * turns are allowed. */
 static void is_economical(const char *what, int with_take, int spared) {
     int turns, i;
     lines = 0;
@@ -276,7 +276,7 @@ TEST(an_outbox_that_has_lost_an_offer_and_an_ack_wakes_its_program_rarely) {
     int turns;
     lose_both_rings();
     turns = count_turns(1);
-    if (turns > 4 * TURNS) /* turns that only connect are included */
+    if (turns > 4 * TURNS) /* including turns that only connect */
         FAIL("%d turns in %d s, at most %d", turns, SECONDS, 4 * TURNS);
     proxy_calm();
     OK(&q, delayq_flush(&q, 20000));

@@ -1,8 +1,8 @@
 /*
  * An outbox that survives the program. The next program that opens the memory
- * does each op that a call has accepted, once, in order. If the image is
- * damaged or has another owner, open refuses it, and reports the reason.
- * outbox_cut.c cuts and tears images, outbox_kill.c kills programs.
+ * does each accepted op once, in order. If the image is damaged or has another
+ * owner, open refuses it, and reports the reason. outbox_cut.c tests cut and
+ * torn images, and outbox_kill.c tests killed programs.
  */
 #include "outbox.h"
 #include <sys/mman.h>
@@ -53,7 +53,7 @@ static void connect_to_server(delayq *handle) {
     UNTIL(turn(handle) == DELAYQ_OK && handle->probed);
 }
 
-/* Settle all ops, close q, and check how many items are then pending. */
+/* Settle all ops, close q, and check that `items` items are then pending. */
 #define SETTLE_AND_LEAVE(items)                   \
     do {                                          \
         SETTLE(&q);                               \
@@ -256,8 +256,8 @@ TEST(acks_and_nacks_survive_and_are_gone_if_the_lease_has_ended_meanwhile) {
 }
 
 /* A handle gives fetched items back if their lease ends before the program has
- * taken them. These ops are counted in no life of the program, neither while
- * they wait nor after they are settled. */
+ * taken them. The ops that give them back are counted in no life of the
+ * program, neither while they wait nor after they are settled. */
 TEST(what_a_handle_gives_back_by_itself_is_counted_in_no_life) {
     char *image = (char *)shared(BOX);
     int lease_ms = 200 * test_slow(), i;
@@ -422,8 +422,8 @@ TEST(ids_stay_above_those_of_earlier_lives) {
 }
 
 /* The server's clock is ahead by one second in the first life, and not in the
- * second. Yet the ids and due times of the second life are higher, whether the
- * image contains the ops of the first life or only marks (`settles` is 1). */
+ * second. Yet the ids and due times of the second life are higher. The image
+ * contains the ops of the first life or, if `settles` is 1, only marks. */
 static void go_on_with_a_slower_clock(int settles) {
     char *image = (char *)shared(BOX);
     delayq_message fixed[2], delayed[2];
@@ -520,8 +520,8 @@ TEST(programs_with_copies_of_one_image_store_its_ops_once_and_their_own) {
 }
 
 /* A clone of the machine has used the handle's numbers. The handle draws new
- * ones, and its program dies. The next program has all offers, and the new
- * numbers. */
+ * numbers, and its program dies. The next program finds all offers and the new
+ * numbers in the image. */
 TEST(a_program_that_dies_after_it_has_met_a_clone_loses_no_offer) {
     char *image = (char *)shared(BOX), before[8];
     open_image(NULL, image, 0);
@@ -831,8 +831,8 @@ static int fill(void) {
 
 /* After a power cut the disk may have all stores to the rings since the last
  * sync, and none to the marks. The old marks still refer to ops that have been
- * settled, so their space is used again only after a sync. The ring has more
- * ops than fit into a request, so that some are synced and not sent. */
+ * settled, so the space of these ops is used again only after a sync. The ring
+ * has more ops than fit into a request, so some are synced and not sent. */
 TEST(no_power_cut_loses_synced_ops_whose_neighbours_are_overwritten) {
     enum { SIZE = 256 * 1024 };
     char *image = (char *)shared(SIZE), *torn = (char *)shared(SIZE);
@@ -866,7 +866,7 @@ TEST(no_power_cut_loses_synced_ops_whose_neighbours_are_overwritten) {
     CHECK(overwritten > 0);
 }
 
-/* On the disk the op is in the image, and is not marked as sent. */
+/* The image on the disk contains the op, and does not mark it as sent. */
 TEST(a_nack_that_was_done_before_a_power_cut_is_not_reported_as_gone) {
     char *image = (char *)shared(BOX), *old = (char *)shared(BOX);
     delayq_options o = disk_options(NULL, image);
@@ -979,7 +979,7 @@ TEST(a_full_outbox_with_a_sync_has_room_again_after_ticks) {
 /* --- images of earlier versions ------------------------------------------- */
 
 /* tests/images/ has images that earlier versions have written on little-endian
- * machines of 64 bits. This version continues with them. If DELAYQ_TEST_IMAGE
+ * machines of 64 bits. This version does the ops in them. If DELAYQ_TEST_IMAGE
  * names a file, the test writes an image to that file instead. */
 static void write_golden(delayq *handle) {
     delayq_message m = keyed("keyed", "k");

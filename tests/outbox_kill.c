@@ -1,9 +1,9 @@
 /*
  * Programs are killed by kill -9 at random moments. The next program goes on
- * with the outbox in a mapped file. The server is killed, too (its AOF is
- * synced always). A program notes each accepted op in a second mapped file
- * before its next call. Each noted op must be done exactly once, in order. One
- * more op per life may be done, if it was accepted and not yet noted; no other.
+ * with the outbox in a mapped file. The server, whose AOF is always synced, is
+ * killed, too. A program notes each accepted op in a second mapped file before
+ * its next call. Each noted op must be done exactly once, in order. Besides, at
+ * most one op per life may be done that was accepted and not yet noted.
  *
  * DELAYQ_TEST_KILLS=2000 sets the number of kills. The default is 60.
  */
@@ -20,7 +20,7 @@
 /* The content of the second file. */
 static struct notes {
     int offers[LIVES]; /* number of noted offers in each life */
-    /* per item of the queue `in`: 2 if its call has begun, 1 if it was OK */
+    /* for each item of the queue `in`: 2: the call has begun, 1: it was OK */
     unsigned char acked[ITEMS];
     unsigned char nacked[ITEMS];
     volatile int acks, nacks; /* number of calls that have returned OK */
@@ -148,8 +148,8 @@ static void finish(void) {
     delayq_close(&q);
 }
 
-/* Check that all noted offers of each life are there, in order, and at most one
- * more per life. */
+/* Check that the pending items are the noted offers of each life, in order, and
+ * at most one more offer per life. */
 static void check_offers(int lives) {
     char(*pending)[64] = (char(*)[64])shared(LIVES * MOST / 4 * 64);
     size_t n = read_pending("out", pending, NULL), i;
@@ -173,7 +173,7 @@ static void check_offers(int lives) {
 }
 
 /* Check that each acked item is gone, and that each nacked item is due at the
- * right time. All others must still be there. */
+ * right time. All other items must still be in the queue. */
 static void check_changes(int64_t now_ms) {
     static char pending[ITEMS][64];
     static int64_t due_ms[ITEMS];

@@ -31,7 +31,7 @@ lacking() {
             grep -q ' installed$' || echo "$package"
     done
 }
-# Succeeds if libFuzzer is there. Its package is named after clang's version.
+# Succeeds if libFuzzer is installed. Its package's name has clang's version.
 runtime() {
     echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
         clang -fsanitize=fuzzer -x c - -o /dev/null 2>/dev/null

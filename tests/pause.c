@@ -1,5 +1,5 @@
 /*
- * A paused queue. No handle moves its items or takes from it until it is
+ * A paused queue. No handle moves its items or takes from it until the queue is
  * resumed. All other calls work. A resume wakes all handles that wait.
  */
 #include "outbox.h"
@@ -264,7 +264,7 @@ TEST(a_full_server_can_be_paused_and_resumed) {
     delayq_close(&q);
 }
 
-/* The call needs a reply, so it waits for one even with an outbox. */
+/* delayq_pause needs a reply, so it waits for one even with an outbox. */
 TEST(a_handle_with_an_outbox_pauses_before_the_call_returns) {
     delayq q;
     open_box(&q, 0);
@@ -387,7 +387,7 @@ static void sleep_and_count(void *number) {
     o.max_wait_ms = 3600000;
     o.connect_timeout_ms = o.io_timeout_ms;
     OK(&q, delayq_open(&q, &o));
-    /* such ids make the first four standbys, and the others sleepers */
+    /* with these ids the first four become standbys, the others sleepers */
     if (shares_of_sleepers)
         q.handle_id[6] = q.handle_id[7] = (long)number < 4 ? 0 : 255;
     strcpy((char *)s->id, q.id);

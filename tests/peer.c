@@ -1,5 +1,5 @@
-/* The table for one version: the one whose header was included before this
- * file, otherwise the current one. */
+/* The table for the version whose header was included before this file, or for
+ * the current version if none was. */
 #include "peer.h"
 #ifndef PEER
 #define PEER peer_today
@@ -39,7 +39,7 @@ static void peer_close(delayq *q) {
     free(q);
 }
 
-/* Offer one message. 0.1, whose messages are shorter, can't read an array. */
+/* Offer one message. 0.1 has shorter messages, and so can't read an array. */
 static delayq_status peer_offer_one(delayq *q, delayq_message *m) {
     return delayq_offer_many(q, m, 1);
 }

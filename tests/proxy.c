@@ -93,7 +93,7 @@ static int noise(int fd, size_t n) {
     return put(fd, bytes, n);
 }
 
-/* Write a reply twice. Redis 5 sends it in several parts, so read all first. */
+/* Write a reply twice. Redis 5 sends it in parts, so read all of it first. */
 static int twice(int from, int to, const char *bytes, size_t n) {
     static char whole[2 * 65536];
     struct pollfd p = {from, POLLIN, 0};
@@ -290,7 +290,7 @@ const char *proxy_url(void) {
 
 static int numbers[1024]; /* indexed by descriptor */
 
-/* Note the number. The proxy accepts connections in the order of connects. */
+/* Note the connection's number. The proxy accepts connections in order. */
 redisContext *through_proxy(void *user, int timeout_ms) {
     static int next;
     redisContext *c = redisConnectUnix(path);

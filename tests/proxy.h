@@ -51,7 +51,7 @@ extern struct proxy *proxy;
 
 void proxy_start(const server *to);
 void proxy_strike(enum fault what, int direction, long at, int times);
-/* Strike no more connections. One that was struck keeps its fault. */
+/* Strike no more connections. A connection that was struck keeps its fault. */
 void proxy_calm(void);
 
 /* Returns a socket that listens at `path` or is connected to it, or -1. */

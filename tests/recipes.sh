@@ -1,8 +1,8 @@
 #!/bin/sh
 # Tests the recipes. Each is taken from README.md or examples/README.md, built,
 # and run on a private server, and must do what its text says. Only times, a URL
-# and a declaration are replaced. Also tests the errors of the quick start and
-# the examples with a recipe. Ends in "N passed, N failed, N skipped".
+# and a declaration are replaced. Also tests the errors of the quick start, and
+# the examples that belong to a recipe. Ends in "N passed, N failed, N skipped".
 #
 #     tests/recipes.sh [BUILD [WORD]]    WORD: selects tests of the recipes
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
@@ -13,7 +13,7 @@ trap '[ -n "$server" ] && kill -9 $server 2>/dev/null; rm -rf "$dir"' EXIT
 warn="-Wall -Wextra -Wpedantic"
 san="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 
-# show FILE: prints it below a failure
+# show FILE: prints the file, indented, below a failure
 show() { sed 's/^/    /' "$1"; }
 # piece NAME HEADING [SED...]: extracts the first C block below a heading of
 # $from, and applies the replacements

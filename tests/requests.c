@@ -30,7 +30,7 @@ static int may_be_undeclared(const char *command, const char *key,
             (!q->wire || !q->wire->mirror));
 }
 
-/* Check the lines of MONITOR up to an ECHO. Returns the number of scripts. */
+/* Check the lines of MONITOR up to an ECHO. Returns how many are scripts. */
 static int check_keys(redisContext *m, const delayq *q) {
     char declared[8][600], count[600], name[600], key[600];
     int scripts = 0, keys = 0, k;

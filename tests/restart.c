@@ -22,7 +22,7 @@ struct notes {
     volatile int ok_in_round[PRODUCERS + WORKERS];
     /* of type enum told */
     volatile unsigned char offered[ITEMS], cancelled[ITEMS];
-    /* number of acks that have succeeded, and of those that may have */
+    /* number of acks that have succeeded, and that may have succeeded */
     volatile unsigned char acked[ITEMS], ack_maybe[ITEMS];
     /* the item may not come before this time */
     volatile int64_t due_ms[ITEMS];

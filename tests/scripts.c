@@ -1,4 +1,4 @@
-/* The Lua scripts. They load, and their pieces keep the limits of C and Lua. */
+/* The Lua scripts load, and their pieces are within the limits of C and Lua. */
 #include "lua/scripts.h"
 #include "proxy.h"
 #include "verbs.h"

@@ -49,8 +49,8 @@ static void start_sentinel(int i, const char *password) {
     fprintf(f,
             "port %d\nbind 127.0.0.1\ndir %s\nlogfile %s/sentinel%d.log\n"
             "sentinel monitor service 127.0.0.1 %d 2\n"
-            /* A replica whose link is down for 10 times this period is never
-             * promoted, and a busy machine may stall all processes. */
+            /* A busy machine may stall all processes. No replica is promoted if
+             * its link was down for more than 10 times this period. */
             "sentinel down-after-milliseconds service 2000\n"
             "sentinel failover-timeout service 3000\n",
             sentinel_ports[i], master.dir, master.dir, i, master_port);
@@ -153,7 +153,7 @@ LONG_TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
         OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
         if (i == 0)
             report_row("master under Sentinel killed (down after 2 s)",
-                       "`ERR_IO`; a waiting take waits", "what the replica had",
+                       "`ERR_IO`; a waiting take waits", "those on the replica",
                        now_us() - killed);
         OK(&q, delayq_ack(&q, &item));
     }
@@ -331,7 +331,7 @@ static delayq_options options_of_both(void) {
     return o;
 }
 
-/* Take for ever, even if a take fails during a failover. */
+/* Take again and again, even if a take fails during a failover. */
 static void wait_and_count(void *unused) {
     delayq q;
     delayq_item item;

@@ -31,8 +31,8 @@ as() { echo "unix://$1:${2:-secret}@$dir/s"; }
 redis() { redis-cli -s "$dir/s" --user admin --pass secret --no-auth-warning \
     "$@"; }
 # session: prints the pids of all processes that belong to the unit for systemd,
-# also of those in other sessions. Zombies have no environment, so they are not
-# listed.
+# including those in other sessions. Zombies have no environment, so they are
+# not listed.
 session() {
     grep -l -z -s -x -e "DELAYQ_TEST_UNIT=$dir" /proc/[0-9]*/environ |
         cut -d/ -f3
@@ -162,7 +162,7 @@ is "but takes nothing" 4 $?
 line=$(sed -n 's/^    \(sed .*\) >.*/\1/p' $files/README.md)
 (cd "$dir/etc" && eval "$line") >"$dir/mails.acl"
 mv "$dir/mails.acl" "$dir/etc/users.acl"
-# Keep the user admin, which is that of this test.
+# Keep the user admin, whom this test uses.
 sed -i 's/^user admin.*/user admin on >secret ~* \&* +@all/' \
     "$dir/etc/users.acl"
 is "an edited file is loaded" OK "$(redis acl load)"

@@ -151,7 +151,7 @@ static void is(const char *what, delayq_status got, delayq_status want,
         FAIL("%s: \"%s\" doesn't say \"%s\"", what, said, text);
 }
 
-/* Tick until one fails, at most three times. The first may only subscribe. */
+/* Tick until a tick fails, or three times. The first may only subscribe. */
 static delayq_status tick(void) {
     delayq_status status = DELAYQ_OK;
     int64_t wait = 0;
@@ -239,9 +239,10 @@ static void waits(struct outcome *o) {
         long long from = now_us();
         o->mend();
         UNTIL(delayq_extend(&q, &held, 60000) == DELAYQ_OK);
-        report_row(o->status == DELAYQ_ERR_REDIS ? "an error of a later Redis"
-                   : o->name                     ? o->name
-                                                 : o->text,
+        report_row(o->status == DELAYQ_ERR_REDIS
+                       ? "an error that delayq does not know"
+                   : o->name ? o->name
+                             : o->text,
                    seen, "unchanged", now_us() - from);
     }
     goes_on(passes);
@@ -500,7 +501,7 @@ TEST(a_cluster_without_its_slots_is_reported_and_waited_out) {
     finish();
 }
 
-/* Set maxclients to 1. This one client is the test. */
+/* Set maxclients to 1. The test's own connection is this client. */
 static void one_client(void) {
     tell("CONFIG SET maxclients 1");
     kill_both();
@@ -509,8 +510,8 @@ static void many_clients(void) {
     tell("CONFIG SET maxclients 100");
 }
 
-/* This fails if a connection that ends during its login does not report the
- * server's text. The error would be DELAYQ_ERR_IO, "Broken pipe". */
+/* This fails with DELAYQ_ERR_IO, "Broken pipe", if the server's text is not
+ * reported when the server ends a connection during its login. */
 TEST(a_server_with_too_many_clients_is_reported_and_waited_out) {
     begin(NULL, "");
     comes_and_goes((struct outcome){one_client, many_clients, DELAYQ_ERR_AGAIN,
@@ -560,7 +561,7 @@ static void forged(void (*cause)(void), delayq_status status,
 TEST(tryagain_is_reported_and_waited_out) {
     forged(forge_tryagain, DELAYQ_ERR_AGAIN, "TRYAGAIN");
 }
-/* This fails if UNBLOCKED is not DELAYQ_ERR_AGAIN. */
+/* This fails if the error UNBLOCKED is not reported as DELAYQ_ERR_AGAIN. */
 TEST(unblocked_is_reported_and_waited_out) {
     forged(forge_unblocked, DELAYQ_ERR_AGAIN, "UNBLOCKED");
 }
@@ -723,8 +724,8 @@ static void push_after(void *ms) {
     ask("RPUSH jobs pushed");
 }
 
-/* The subscriber is lost several times. During its back-off a take gets an
- * item. The reply delays the next poll, but not the next attempt to connect. */
+/* The subscriber is lost again and again. In its back-off a take gets an item.
+ * The reply delays the next poll, but not the next attempt to connect. */
 TEST(a_take_that_finds_an_item_does_not_put_off_the_subscriber) {
     delayq_options o = options_for(&main_server, "jobs");
     useconds_t ms = 500;
@@ -750,7 +751,7 @@ TEST(a_take_that_finds_an_item_does_not_put_off_the_subscriber) {
 
 /* --- servers that lack something ----------------------------------------- */
 
-/* The error text ends with advice for such a server. */
+/* The error text ends with advice for a server that refuses the command. */
 TEST(what_a_hosted_server_refuses_is_told_with_the_setting_that_helps) {
     static const struct {
         const char *says, *advice;

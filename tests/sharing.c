@@ -80,7 +80,7 @@ static void offer(int i) {
     offers++;
 }
 
-/* Take an item. The lease of an item that was in hand will end. */
+/* Take an item. If one was in hand, it is forgotten, and its lease will end. */
 static void take(int i, int64_t timeout_ms) {
     delayq_status status =
         delayq_take(&handles[i].q, &handles[i].item, timeout_ms);

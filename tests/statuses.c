@@ -143,7 +143,7 @@ TEST(offering_a_message_again_comes_to_an_end_after_its_due_time_too) {
     CHECK_INT(*taken, 1);
     while (m.status == DELAYQ_ERR_UNKNOWN && ++tries < 10)
         delayq_offer_many(&q, &m, 1);
-    /* the outcome can't be known, and nothing was stored */
+    /* unknown if it was stored before; now nothing was stored */
     CHECK_INT(m.status, DELAYQ_GONE);
     CHECK_INT(tries, 1);
     CHECK_INT(*taken, 1);

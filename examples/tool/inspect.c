@@ -810,8 +810,8 @@ static void forget_keys(const char *name) {
 
 /* Clear a part of Redisson's mirror. If an element is in the mirror and not in
  * the zset, a program without a mirror has delivered or removed it, and
- * Redisson's poll() would deliver it again. A call checks and removes at most
- * 1,000 elements: O(n) for n elements in the mirror.
+ * Redisson's poll() would deliver it again. A call checks at most 1,000
+ * elements, and needs O(n) for n elements in the mirror.
  * returns  the number of removed elements; the number of checked elements */
 static const char clear_mirror[] =
     "local from, seen, removed = tonumber(ARGV[1]), 0, 0\n"

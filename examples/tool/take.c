@@ -427,8 +427,8 @@ static void read_said(const job *j, char *line, size_t size) {
     if (last) memmove(line, last + 1, strlen(last));
 }
 
-/* Choose the result for the item of an ended command. Returns 0 if the caller
- * must first wait, to learn whether this program is stopped, too. */
+/* Choose the result for the item of an ended command. Returns 0 if a signal has
+ * ended it, and the caller must wait to learn if this program gets it, too. */
 static int judge_job(job *j) {
     int code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : -1, i;
     int number = code > 128 ? code - 128 : code < 0 ? WTERMSIG(j->status) : 0;
@@ -625,7 +625,7 @@ static int take_job(int64_t idle_ms, int64_t next_ms, int *code) {
     }
     if (status == DELAYQ_WOKEN) return 1;
     if (patience() < 0 || clock_ms() < idle_ms + patience()) {
-        /* No item came in this round. */
+        /* wait on after a round without an item, or after a passing fault */
         if (status == DELAYQ_EMPTY || passing(status)) return 1;
     }
     if (status == DELAYQ_EMPTY) return 0;

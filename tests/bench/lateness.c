@@ -87,8 +87,8 @@ static void row(const char *title, double *v[KINDS], int n, int permille,
            quantile(v[2], n, permille));
 }
 
-/* Write a line for each step of the lateness, which is a quarter of an octave.
- * It has the upper edge of the step in us, and for each kind the percentages of
+/* Write a histogram of the lateness in steps of a quarter of an octave. A line
+ * has the upper edge of the step in us, and for each kind the percentages of
  * the items in the step and of later items. */
 static void histogram(FILE *f, double *v[3], int n) {
     int i[3] = {0, 0, 0}, k, from, left = 1;

@@ -1,4 +1,4 @@
-/* `make marks` includes this before every file. It defines delayq.h's marks. */
+/* Defines delayq.h's marks. `make marks` includes this before each C file. */
 #ifndef MARKS_H
 #define MARKS_H
 

@@ -26,7 +26,7 @@ static int fails(void) {
     return armed && !spared && ++allocations == fail_at;
 }
 
-/* Replace a function of libc. The linker gives it two names. */
+/* Replace a function of libc, which the linker renames to __real_NAME. */
 #define WRAP(type, name, parameters, arguments)          \
     type __real_##name parameters;                       \
     type __wrap_##name parameters;                       \
@@ -58,7 +58,7 @@ WRAP(char *, strdup, (const char *text), (text))
         counter--;                                         \
         return result;                                     \
     }
-/* since 1.0 these two are inline, and hiredis survives all failures */
+/* In hiredis 1.0 and later these two are inline, and no failure is fatal. */
 #if HIREDIS_MAJOR < 1
 WITHIN(spared, void *, hi_malloc, (size_t size), (size))
 WITHIN(spared, char *, hi_strdup, (const char *text), (text))
@@ -85,7 +85,7 @@ static void arm(long at) {
     armed = 1;
 }
 
-/* Returns 1 if the failing allocation was reached. */
+/* Stop counting. Returns 1 if an allocation has failed. */
 static int disarm(void) {
     armed = 0;
     return allocations >= fail_at;
@@ -102,7 +102,7 @@ static void prepare_nothing(void) {
 }
 
 static void offer_three(int64_t delay_ms) {
-    static char big[40000]; /* more than hiredis' reader keeps */
+    static char big[40000]; /* hiredis frees a reader's buffer of this size */
     int i;
     memset(messages, 0, sizeof messages);
     for (i = 0; i < 3; i++) {
@@ -383,8 +383,8 @@ TEST(each_allocation_of_a_call_with_a_lease_that_reconnects_fails) {
     every_verb(LEASES, ALL, 1);
 }
 
-/* hiredis 1.x has written a request, but has no memory for the next one. The
- * next call must not fail because of this. */
+/* hiredis 1.x has written a request, and then fails to allocate the buffer of
+ * the next request. The next call must not fail because of this error. */
 TEST(a_context_that_has_failed_after_a_request_is_not_used_again) {
     open_queue(&q, "jobs");
     q.conn->cmd.c->err = REDIS_ERR_OOM;
@@ -400,7 +400,7 @@ static void each_allocation_of_an_open(delayq_options *o) {
         arm(++k);
         status = delayq_open(&q, o);
         reached = disarm();
-        /* The open of a broadcast runs a script, which may have moved items. */
+        /* an open is UNKNOWN only if it runs a script, as in a broadcast */
         if (status != DELAYQ_OK && status != DELAYQ_ERR_MEMORY &&
             (status != DELAYQ_ERR_UNKNOWN || o->wire != DELAYQ_BROADCAST))
             CHECK_STATUS(&q, status, DELAYQ_ERR_IO);
@@ -430,8 +430,8 @@ TEST(each_allocation_of_an_open_by_tcp_fails) {
     server_end(&s);
 }
 
-/* Take from a stream of three items, with a failing allocation. The reader must
- * get the items, or keep its position. Returns 0 if no allocation failed. */
+/* Take from a stream of three items while allocation k fails. If the take
+ * fails, later takes must get all items. Returns 0 if no allocation failed. */
 static int failing_broadcast(delayq_options *o, long k) {
     delayq_status status;
     size_t n = 0, more = 0;

@@ -3,7 +3,7 @@
  * ack ..., close) makes a system call that can wait, whatever the server does.
  *
  * This program defines its own versions of the functions of libc that can wait.
- * The linker gives them to hiredis' shared library, too. While the guard is up
+ * The linker binds hiredis' shared library to them, too. While the guard is up
  * they note each call that can wait: poll and the like with a timeout, any
  * sleep, any look-up of a name, and reading, writing or connecting on a
  * blocking socket or pipe.
@@ -39,7 +39,7 @@ static void note(const char *function, long value) {
         snprintf(waited, sizeof waited, "%s(%ld)", function, value);
 }
 
-/* Note a call that can wait, because fd is a blocking socket or pipe. */
+/* Note the call if it can wait because fd is a blocking socket or pipe. */
 static void check_fd(const char *function, int fd, int flags) {
     struct stat s;
     if (!up) return;
@@ -50,7 +50,7 @@ static void check_fd(const char *function, int fd, int flags) {
     if (!(fcntl(fd, F_GETFL) & O_NONBLOCK)) note(function, fd);
 }
 
-/* Replace a function of libc. It runs the check, then libc's own function. */
+/* Replace a function of libc by one that runs the check, then the original. */
 #define GUARD(type, name, parameters, arguments, check)      \
     type name parameters {                                   \
         static type(*real) parameters;                       \
@@ -273,7 +273,7 @@ TEST(no_call_of_a_frame_waits_for_a_frozen_server) {
     UNTIL(progress(&seen));
     close_guarded();
     server_kill(&s, SIGSTOP);
-    /* Now the server is frozen from the beginning. */
+    /* Now the server is frozen before the handle connects. */
     OK(&q, FRAME(delayq_open(&q, &o)));
     frames(100);
     close_guarded();

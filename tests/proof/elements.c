@@ -29,7 +29,7 @@ size_t strcspn(const char *text, const char *of) {
     return n;
 }
 
-/* Read any bytes as an element, up to the length of the largest one. */
+/* Read any bytes, up to the length of the largest element, as an element. */
 void proof_parse(void) {
     size_t n = nondet_size(), start;
     unsigned char *e;
@@ -71,7 +71,7 @@ void proof_ticket(void) {
     PROVE(due_len >= 1 && due_len <= 16);
 }
 
-/* Prove that the key of an element's ticket is the element's first bytes. */
+/* Prove that an element's ticket is read as the element's first bytes. */
 void proof_ticket_written(void) {
     int kinds[3] = {DQ_ELEM_OLD, 8, 16}, which = nondet_int(), kind;
     unsigned char e[DQ_ELEM_PREFIX_MAX], key[DQ_ELEM_PREFIX_MAX];

@@ -1,8 +1,8 @@
 #!/bin/sh
 # `make proof`: CBMC proves that code that reads untrusted bytes stays within
 # them, that no arithmetic overflows, and that each loop ends. proof.h and
-# proofs.txt describe the files. With a header that is broken on purpose each
-# proof must fail. Ends in "N passed, N failed, N skipped".
+# proofs.txt describe the files. Each proof must also fail with a header that is
+# broken on purpose. Ends in "N passed, N failed, N skipped".
 #
 #     run.sh [NAME...]      only these proofs; CBMC=program
 cd "$(dirname "$0")/../.." && . tests/lib.sh || exit 1

@@ -52,8 +52,8 @@ static int receive(struct flow *f) {
     return 1;
 }
 
-/* Send the bytes that are due. Lower *wait_ms to the time until the next ones.
- * Returns 0 if the connection has ended. */
+/* Send the bytes that are due. Lower *wait_ms to the time until more bytes are
+ * due. Returns 0 if the connection has ended. */
 static int send_due(struct flow *f, int *wait_ms) {
     while (f->first) {
         struct chunk *c = f->first;
@@ -75,7 +75,7 @@ static int send_due(struct flow *f, int *wait_ms) {
 }
 
 /* Serve a connection until one side ends it, or the first process has ended.
- * `alive` is a pipe to which only that process could write. */
+ * `alive` is a pipe whose other end only the first process has. */
 static void serve(int client, int server, int alive) {
     struct flow flows[2] = {{client, server, NULL, NULL},
                             {server, client, NULL, NULL}};

@@ -342,7 +342,7 @@ TEST(cron_runs_each_minute_once_by_the_servers_clock_though_a_machine_dies) {
     UNTIL((n = ask_int("EVAL %s 0 %d", judge, MINUTE)) < 0 || n >= 5);
     if (n == -1) FAIL("a minute was run twice");
     if (n == -2) FAIL("a minute was run that was not stored");
-    /* Another machine executed the dead machine's run at its second attempt. */
+    /* Another machine did the dead machine's run, as a second attempt. */
     CHECK_INT(ask_int("HGET attempts %s", lost), 2);
     kill(fast, SIGKILL);
     kill(slow, SIGKILL);
@@ -362,7 +362,7 @@ static pid_t forked(void) {
     return pid;
 }
 
-/* Take an item. If it is "deadly", at its first attempt, kill the process. */
+/* Take an item. Kill the process at the first attempt of the item "deadly". */
 static delayq_status worked(delayq *w, delayq_item *i, int64_t timeout_ms) {
     delayq_status status = delayq_ack_take(w, i, timeout_ms);
     if (status != DELAYQ_OK) return status;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # job.sh HISTORY: the command of `delayq take --exec` in the rig. It writes the
 # taken item, and how its own run will end, into the history. The tool prints
-# the result, and rig.py adds it.
+# the result of the ack, nack or bury, and rig.py adds it to the history.
 payload=$(head -c 60)
 now=$(date +%s%6N)
 id=$(printf '%s' "$payload" | sed -n 's/^<\([0-9a-f]*\) [0-9]*>.*/\1/p')

@@ -41,7 +41,7 @@
 
 #define LINKS 24
 #define PAIRS 900
-/* a direction that holds this number of bytes reads no more */
+/* a direction that holds this number of bytes reads no further bytes */
 #define MOST (1 << 20)
 
 struct link {

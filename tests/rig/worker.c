@@ -154,8 +154,8 @@ static char outbox[1 << 17];
 static int changing;
 
 #if RIG_VERSION >= 2
-/* This table has the requests that were the n-th offer and the n-th change of
- * the outbox. If the outbox is kept, this table is kept, too. */
+/* Contains the request of the n-th offer and of the n-th change of the outbox.
+ * If the outbox is kept, this table is kept, too. */
 #define RING 65536
 struct accepted {
     long number;
@@ -329,7 +329,7 @@ static int64_t some_delay(void) {
     return percent(70) ? below(800) : below(4000);
 }
 
-/* Returns one of 60 keys or, if it sets *replace, of 60 others; or NULL. */
+/* Returns one of 60 keys; with *replace set to 1, one of 60 others; or NULL. */
 static const char *some_key(char *to, size_t size, int *replace) {
     *replace = 0;
     if (!set.keys || !percent(15)) return NULL;

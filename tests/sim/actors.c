@@ -141,9 +141,9 @@ static delayq_status end(actor *a, delayq_status status) {
     (begin(a, what, bound), end(a, expression))
 
 /* Returns the longest time of a call with one request. A request that is sent
- * late gets two measured round trips. So do the load of its script, which may
- * have six parts, and the second try, up to five times if somebody flushes the
- * scripts. A measured round trip includes the time for which the server was
+ * late gets two measured round trips. So does the load of its script, which may
+ * have six parts, and so does its second try. Flushes of the scripts may cause
+ * five tries. A measured round trip includes the time for which the server was
  * frozen or the line stalled (at most a step of connecting), or for which the
  * program slept, perhaps in three pauses, before it read the first reply. */
 static int64_t request_us(const actor *a) {
@@ -163,13 +163,13 @@ static int64_t request_us(const actor *a) {
            (sleeps && sim_plan.fault_count ? 6 * a->gap_us : 0);
 }
 
-/* Returns the same, or 2 ms with an outbox, which does not wait for replies. */
+/* Returns request_us(a), or 2 ms with an outbox, which waits for no reply. */
 static int64_t once_us(const actor *a) {
     return a->outbox ? 2 * MS : request_us(a);
 }
 
-/* Returns the longest time of a call that may transfer a large payload, with
- * which the time starts again. Any take may get such a payload. */
+/* Returns the longest time of a call that may transfer a large payload. The
+ * time starts again with the payload. Any take may get such a payload. */
 static int64_t transfer_us(const actor *a) {
     int i, any = 0;
     for (i = 0; i < sim_plan.actor_count; i++) any |= sim_plan.actors[i].large;
@@ -425,8 +425,8 @@ static void ended(actor *a, held *h, delayq_status status, const char *verb) {
     check_settled(a, h->it, status, verb);
     if (status == DELAYQ_GONE && h->hash && h->it->now.set &&
         h->it->now.hash == h->hash &&
-        /* The ticket begins with the due time, which is another one if the item
-         * was redriven and leased again. */
+        /* The ticket begins with the due time. If the item was redriven and
+         * leased again, its due time is another one. */
         h->it->now.score == atoll(h->got.ticket.text) && !h->it->disturbed &&
         !(h->it->unknown & bit_of(a)))
         check_fail("status",
@@ -455,10 +455,10 @@ static void received(actor *a, const delayq_item *got, held *h) {
                   : 0;
 }
 
-/* Count a call that has set the old due time again as a change of the item. */
+/* If a call has set the due time that the item had, count it as a change. */
 static void same_due(actor *a, const held *h, delayq_status status,
                      int64_t low_ms, int64_t high_ms) {
-    /* If the item was moved or leased meanwhile, its former due time counts. */
+    /* the former due time fits, too: the item may have been moved meanwhile */
     int64_t left = (h->it->due_true_us - sim_now()) / 1000;
     int64_t before = (h->it->due_former_us - sim_now()) / 1000;
     int64_t took = (sim_now() - a->call_us) / 1000 + 2;
@@ -520,7 +520,7 @@ static void offer_plain(actor *a, delayq *q);
 static int offers_on(void);
 static void flush(actor *a);
 
-/* Returns 1 if the program meddles now. Other random choices stay the same. */
+/* Returns 1 if the program meddles now. This changes no other random choice. */
 static int meddles(const actor *a, chance *c) {
     c->state = a->seed + 37 * (a->verbs + a->items);
     return chance_percent(c, sim_plan.meddles);

@@ -281,8 +281,8 @@ static void rescored(item *it) {
     it->overdue_us = 0;
 }
 
-/* An item is handed out. Check that no item of the same owner is left that was
- * stored before it and is due no later. */
+/* An item is handed out. Check that no item is left that the same owner stored
+ * earlier, and that is due at the same time or earlier. */
 static void check_order(const item *it) {
     int i;
     if (it->disturbed || sim_plan.broadcast) return;
@@ -294,13 +294,13 @@ static void check_order(const item *it) {
             x->stored_seq >= it->stored_seq || x->due_ms > it->due_ms ||
             x->due_ms == 0 || !total(&x->now) || x->intents)
             continue;
-        /* Items with one due time are ordered by id. Java's ids are random. If
-         * the clock was set back, the ids of two handles are unrelated. */
+        /* Items with equal due times are ordered by id. Java's ids are random.
+         * If the clock was set back, ids of two handles are unrelated. */
         if (x->due_ms == it->due_ms &&
             (sim_plan.actors[it->owner].kind == JAVA ||
              (sim_plan.actors[it->owner].kind == SHARER && clock_sets)))
             continue;
-        /* Java has moved x to the list, which alternates with the set. */
+        /* Java has moved x to the list. Takes serve list and set in turn. */
         if (sim_plan.max_late_ms && x->now.ready) continue;
         check_fail("order",
                    "item %d, due %lld ms, is handed out before item %d, due "
@@ -371,8 +371,8 @@ static void tell_change(const item *it, const actor *by) {
                  place_name(n), by ? by->name : "nobody");
 }
 
-/* Check that of two items of a handle the first is not due later, unless the
- * second has a shorter delay. */
+/* Check that an item is not due earlier than a previous item of its handle if
+ * its delay is equal or longer. */
 static void check_dates(const item *it) {
     int i;
     if (!it->plain || !it->due_ms || it->stored > 1 || clock_sets) return;
@@ -1036,7 +1036,7 @@ static void window_of(actor *a) {
     if (sim_plan.pieces) limit *= 2;
     if (sim_plan.kinds & 1u << SCRIPTS) limit *= 2; /* scripts come in parts */
     limit += 30 * connects;
-    /* If a waiter comes back, all other waiters enter again. */
+    /* If a waiter comes back, all other waiters enter the set again. */
     if (sim_now() - faults_connections_us() < 2 * SIM_SECOND ||
         sim_plan.kinds & 1u << ACTOR_CHURN)
         limit += 60 + 8 * (uint64_t)sim_plan.actor_count;
@@ -1142,7 +1142,7 @@ static void read_counter(void *arg, const char *bytes, size_t len,
 
 /* Check that each item that was counted as offered is there, or was counted
  * when it left, even if the server has lost data. Java and programs that push
- * don't count. */
+ * maintain no counters. */
 static void check_counters(void) {
     int q, r, i,
         uncounted = sim_plan.broadcast || !sim_plan.counters || all_cleared > 0;
@@ -1310,10 +1310,10 @@ static void check_live(void) {
         if (sim_plan.kinds & 1u << DENIED && when < taken_us[q])
             when = taken_us[q];
         waited = now - (when > calm ? when : calm);
-        /* Without faults all workers learn of due items. Items that are due
-         * together may be taken one after the other, after takes that only
-         * bury, after a transfer of delayq_wait and a take from the other
-         * queue, and after a small batch. */
+        /* Without faults all workers learn of due items. If many items are due
+         * together, an item may have to wait for the takes of others, for takes
+         * that only bury, for a transfer of delayq_wait and a take from the
+         * other queue, and for a small batch. */
         if (!sim_plan.fault_count && !oldest->ready_us &&
             now - taken_us[q] > trip + 20 * MS)
             most = trip * (1 + (sim_plan.max_attempts > 0) +

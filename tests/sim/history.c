@@ -70,7 +70,7 @@ void history_clock_set(void) {
 
 static FILE *file_of(const actor *a) {
     FILE *f = files[a->index];
-    /* The server's clock may be fast or slow. */
+    /* Note the offset of the server's clock again if it has changed. */
     if (service_now_us() - sim_now() != ahead_us) note_clock();
     if (!f) f = files[a->index] = open_file(a->name);
     if (lives[a->index] != a->life + 1) {
