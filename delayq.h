@@ -155,10 +155,10 @@
  * since then are delivered again, even without a lease.
  *
  * If Redisson, too, moves items of the queue, three guarantees are weaker. If
- * Java clocks are ahead, the fastest of them decides when a lease ends. A move
- * by Java loses an item's count of attempts (its next `attempt` is 0), so a
- * Redisson wire excludes max_attempts. Java, which has no leases, may get an
- * item whose lease has ended.
+ * Java clocks are ahead, the fastest of them decides when a lease ends. If Java
+ * moves an item, its count of attempts is lost (the next `attempt` is 0), so
+ * max_attempts can't be used with a Redisson wire. Java, which has no leases,
+ * may get an item whose lease has ended.
  *
  * With options.max_late_ms a take hands out no item that is late by more than
  * this time. Such an item goes to the dead letters with the reason "late", and
@@ -351,8 +351,8 @@
  * them. In a loop that takes, the next take or tick sends the changes.
  * An accepted op stays until the server has confirmed it, despite lost
  * connections, wrong passwords, missing rights, or a full or read-only server.
- * It is dropped only if, sent alone, it has ended 8 connections in a row that
- * had worked before. The log reports a dropped op, and delayq_outbox counts it.
+ * It is dropped only when 8 connections in a row have worked, and then ended as
+ * it was sent alone. The log reports a dropped op, and delayq_outbox counts it.
  * options.settled gets the result of each op.
  *
  * Offers have numbers, and the queue remembers for a day the highest number
@@ -392,9 +392,9 @@
  *
  * Each offer is stored once, as after a lost reply, if the next open connects
  * within a day after the last offer was stored. After that day, or if the
- * server has lost its data or is another one, an offer without a reply may be
- * stored twice. If a lease has ended meanwhile, the result of its ack or other
- * change is DELAYQ_GONE. The call fixes the due time of an offer, nack or
+ * server has lost its data or was replaced, an offer whose reply was lost may
+ * be stored twice. If a lease has ended meanwhile, the result of its ack or
+ * other change is DELAYQ_GONE. The call fixes the due time of an offer, nack or
  * reschedule if the server's clock is known. Otherwise, if the program dies
  * before the op is sent, its delay counts from the next open. The numbers of
  * delayq_outbox and options.settled continue after a restart. If the program
@@ -632,9 +632,9 @@ typedef struct delayq_options {
                                found one; empty polls double it, up to 4,000 */
     int connect_timeout_ms; /* the time limit of each step of connecting: the
                                socket, TLS, the login, the first request; up to
-                               four times as long after timeouts. If this option
-                               is given and longer than io_timeout_ms, calls may
-                               take that long; default 2,000 */
+                               four times as long after timeouts. Default 2,000.
+                               If it is set above io_timeout_ms, a call may last
+                               for connect_timeout_ms */
     int io_timeout_ms;      /* the time limit of a call that sends a request;
                                with an outbox, the longest time in which no byte
                                is sent or received; default 3,000. The limit is
@@ -655,9 +655,9 @@ typedef struct delayq_options {
     /* Only with outbox_keep; may be NULL. Writes the `size` bytes at `address`
      * to storage that survives a power cut (msync). Returns 0, or another value
      * after a failure; the hook is then called again later. If the memory has
-     * changed, the hook is called by open and close, and at most once by each
-     * tick and by each step of a flush or another call that waits. An op is not
-     * sent before it is written. */
+     * changed, open and close call the hook, and so does each tick, at most
+     * once. A call that waits, such as a flush, calls it each time it wakes up.
+     * An op is not sent before it is written. */
     int (*outbox_sync)(void *user, void *address, size_t size);
     /* Called once for each op of the outbox that is done or dropped. `changes`
      * is 0 for the ring of the offers, and 1 for the ring of the changes (acks
@@ -932,8 +932,8 @@ typedef struct delayq_conn {
     unsigned hosts_left;      /* hosts to try before a back-off */
     delayq_name *names;       /* an outbox's cache of three names, or NULL */
     delayq_status failure;    /* the status of requests during a back-off */
-    delayq_status leaving;    /* < OK, or DQ_MOVED: the reason why cmd is closed
-                                 as soon as all replies are read */
+    delayq_status leaving;    /* a failure or DQ_MOVED, for which cmd will be
+                                 closed as soon as all replies are read */
 
     /* The server. */
     unsigned char known;   /* 1: the server has answered a probe on cmd */
@@ -1112,7 +1112,7 @@ struct delayq {
     delayq_conn *conn;   /* `own`, or that of options.share; NULL once its owner
                             is closed */
     delayq *next;        /* the next handle on the same connection */
-    uint64_t last_order; /* the order in the last id that was made */
+    uint64_t last_order; /* the order (see >>elements) in the last id made */
     unsigned char handle_id[8]; /* random bytes */
     char id[18];                /* ":" and handle_id in hex */
 
@@ -1238,8 +1238,8 @@ DELAYQ_CONSTANTS_END
  *                its name or tls_ files turn out to be bad when it connects;
  *                nothing was changed
  *
- * With an outbox these do not block: offer, ack, nack, extend, bury, cancel,
- * cancel_key, reschedule, tick, and take with timeout 0. See >>outbox. */
+ * With an outbox these do not block: open, offer, ack, nack, extend, bury,
+ * cancel, cancel_key, reschedule, tick, take with timeout 0. See >>outbox. */
 
 /*
  * delayq_open -- open a handle on a queue, and connect.
@@ -1276,7 +1276,7 @@ DELAYQ_API void delayq_close(delayq *q);
  *   len        its length in bytes, 0 allowed
  *   delay_ms   milliseconds, >= 0; 0 = due at once
  *
- * Returns      DELAYQ_OK           stored
+ * Returns      DELAYQ_OK           stored (with an outbox: accepted)
  *              DELAYQ_ERR_ARG      a negative delay, a due time past 2^53 ms,
  *                                  NULL data with len > 0, or len above 1 GB
  *              DELAYQ_ERR_FULL     the server's memory, or the outbox, is full;
@@ -1355,7 +1355,7 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  * moves nothing: due items stay in the set.
  *
  * Returns      DELAYQ_OK, or any server failure (no item is lost; the next tick
- *              tries again)
+ *              tries again). With an outbox also DELAYQ_ERR_FULL of an offer
  * Blocks       for connecting and one transfer. It does not wait for the
  *              subscriber, nor for pushes. While nothing is due it only reads
  *              the clock and, at most once a millisecond, its sockets
@@ -1388,9 +1388,9 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  * if any try lost a reply. All other faults end a take at once. If a take loses
  * an item without a lease, but returns _OK or _EMPTY, only the log reports it.
  *
- * With options.max_late_ms one script gives up about 700 small items that are
- * too late. If there are more of them, a take that waits goes on at once, and
- * one with timeout 0 returns DELAYQ_EMPTY: call again.
+ * With options.max_late_ms one script moves at most about 700 small late items
+ * to the dead letters. If there are more, a take that waits goes on at once,
+ * and one with timeout 0 returns DELAYQ_EMPTY: call again.
  */
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
                                      int64_t timeout_ms);
@@ -1431,9 +1431,9 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
  *   item   in: the item to ack (its ticket is enough), or a zeroed item to take
  *          without an ack. out: the next item, and in `acked` the ack's status
  *
- * Returns the status of the take, as delayq_take. `acked` is DELAYQ_OK,
- * DELAYQ_GONE, DELAYQ_ERR_UNKNOWN if the ack's reply was lost, or the failure
- * because of which nothing was acked. After DELAYQ_EMPTY and DELAYQ_WOKEN the
+ * Returns the status of the take, as delayq_take. `acked` is the status of the
+ * ack: DELAYQ_OK, DELAYQ_GONE, DELAYQ_ERR_UNKNOWN (its reply was lost), or the
+ * failure that prevented the ack. After DELAYQ_EMPTY and DELAYQ_WOKEN the
  * ack is settled. If the ack isn't settled, *item keeps its ticket, but not its
  * payload: call again.
  */
@@ -1931,9 +1931,9 @@ static void dq_sys_close(int fd);
  * interrupted. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us);
 
-/* Write one address of `host`, as text, to `address`. Its index is `number`
- * modulo the count of addresses, of which the IPv4 addresses are the first. May
- * block on a name server. Returns 0 if the name has no address. */
+/* Write one address of `host`, as text, to `address`: in the list of addresses,
+ * IPv4 first, that with the index `number` modulo their count. May block on a
+ * name server. Returns 0 if the name has no address. */
 static int dq_sys_resolve(const char *host, unsigned number, char address[64]);
 
 #ifdef DELAYQ_PORT
@@ -3319,10 +3319,10 @@ static void dq_tls_end(delayq_conn *conn) {
  * >>scripts   the Lua that runs in the server
  *
  * A script is a list of fragments, each a complete Lua chunk. Most of them
- * define functions, and the last one calls these. The usual offer and the usual
- * take precede the functions that only other cases need. `make lua` writes each
- * script to build/lua/NAME.lua. The line numbers in errors refer to this file.
- *
+ * define functions, and the last one calls these. The usual offer or take comes
+ * first, and doesn't define the functions of other cases. `make lua` writes
+ * each script to build/lua/NAME.lua. The line numbers in errors refer to this
+ * file.
  * A script that moves items works in four steps, so that a refused script
  * changes nothing:
  *   1. Read all keys, also those to be written. A wrong type ends the script.
@@ -3340,9 +3340,9 @@ static void dq_tls_end(delayq_conn *conn) {
  * server's locale. It converts numbers to text with string.format('%.0f'), as
  * `..` writes only 14 digits. redis.call writes 17 digits of a number.
  *
- * Some servers run Lua 5.4, in which `/` returns a float. A float is no integer
- * in a reply, and may lose all but 14 digits in an argument. %d rejects
- * fractions, tonumber('inf') is nil, and a score may be a number, not a text.
+ * Some servers run Lua 5.4, in which `/` returns a float: it is no integer in a
+ * reply, and may keep only 14 digits in an argument. There %d rejects
+ * fractions, tonumber('inf') is nil, and a reply's score may be a number.
  *
  * A reply is an array that begins with the server's clock in microseconds.
  * Whole numbers are sent as integers.
@@ -3444,10 +3444,10 @@ static const char dq_lua_probe[] =
     "  (tonumber(redis.pcall('LLEN', mirror)) or 0) > 0 then why = 3 end\n"
     "return {clock(), why, struct.pack('L', 1)}\n";
 
-/* find(zset, due, prefix): return the element that has the score `due` and
- * begins with `prefix`, or nil; then its rank, or the rank that it would have.
- * It checks the first element with this score, which is usually the right one,
- * and then bisects the others. */
+/* find(zset, due, prefix): return two values: the element that has the score
+ * `due` and begins with `prefix`, or nil; its rank, or that which it would
+ * have. It checks the first element with this score, which is usually the right
+ * one, and then bisects the others. */
 static const char dq_lua_find[] =
     "local function sorts_before(e, prefix)\n"
     "  for i = 1, #prefix do\n"
@@ -6968,7 +6968,7 @@ static void dq_ring_date(delayq *q, dq_ring *ring, dq_op *op) {
     if (!op->has_id) dq_elem_next_id(q, op->id);
     op->has_id = 1;
     if (op->stands) return;
-    if (op->id_settled > 1) { /* the call used an older estimate */
+    if (op->id_settled > 1) { /* the call used an older clock reading */
         int64_t ahead = (op->due_ms - op->delay_ms) * 1000 - us;
         if (ahead > error &&
             ahead < 4000LL * q->conn->owner->options.io_timeout_ms)
@@ -7748,7 +7748,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     assert(x->state == DELAYQ_EXCHANGE_ANSWERED && !lane->reply);
     if (verb->flags & DQ_RAW) {
         if (!conn->cmd.c || x->number != conn->cmd.number)
-            dq_conn_free_replies(x); /* they say nothing about this server */
+            dq_conn_free_replies(x); /* the replies are another server's */
         loads = loads && x->got > 0 && r->type != REDIS_REPLY_ERROR;
         lane->status = loads ? DQ_NOSCRIPT : verb->reader(q, lane);
         dq_conn_free_replies(x);
@@ -8130,7 +8130,7 @@ typedef struct dq_mark {
     char wire;            /* the letter of the wire */
     uint64_t size;        /* options.outbox_size */
     uint64_t generation;  /* higher in the newer mark than in the older one */
-    uint64_t last_order;  /* the order in the last id; later ids are higher */
+    uint64_t last_order;  /* the order in the last id; the next one is higher */
     int64_t call_us;      /* call_us of the ring of offers */
     uint64_t own_settled; /* settled ops of DQ_UNCOUNTED verbs */
     uint32_t name_len, name_crc;
