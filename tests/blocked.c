@@ -1,6 +1,6 @@
 /*
  * A handle that is blocked acts as soon as it can, and sleeps until then. In
- * none of these tests may it wait for ever, or poll without sleeping.
+ * these tests it must neither wait for ever nor poll without sleeping.
  */
 #define DELAYQ_STATIC
 #define DELAYQ_IMPLEMENTATION
@@ -40,8 +40,8 @@ static int busy_ticks(delayq *const *handles, int n) {
     return busy;
 }
 
-/* The last probe is old, so the offer has to wait for a new one. Here only the
- * take steps the handle, so the take must read the probe's reply. */
+/* The last probe is old, so the offer has to wait for a new one. As no tick
+ * follows the offer, the take must read the probe's reply. */
 TEST(an_outbox_that_was_idle_takes_what_it_then_offers) {
     int ticks;
     for (ticks = 0; ticks < 2; ticks++) {
@@ -85,8 +85,8 @@ TEST(a_take_goes_on_after_the_probe_of_its_queue_has_failed) {
     }
 }
 
-/* The second handle shares the connection. Its op waits until the payload of
- * the first handle is written. */
+/* The second handle shares the connection of the first. Its op waits until the
+ * first handle's payload is written. */
 TEST(nothing_spins_while_a_large_payload_is_being_written) {
     enum { SIZE = 12 << 20 };
     char *payload = (char *)calloc(1, SIZE);
@@ -124,7 +124,7 @@ TEST(nothing_spins_while_a_large_payload_is_being_written) {
     free(payload);
 }
 
-/* The first server never answers. The second handle's item comes in time. */
+/* The server of `other` never answers. The item of `q` must come in time. */
 TEST(a_wait_is_not_held_up_by_a_silent_server) {
     delayq *both[2] = {&other, &q};
     delayq_options o = options_for(&main_server, "jobs");
@@ -233,8 +233,8 @@ TEST(two_outboxes_on_a_slow_line_sleep) {
     delayq_close(&q);
 }
 
-/* After a lost connection a ring's next request must be sent alone. The other
- * handle, which always has a request in flight, has to yield. */
+/* After a connection was lost, a ring's next request must be sent alone. So the
+ * other handle, which always has a request in flight, has to yield. */
 TEST(a_ring_gets_its_turn_beside_a_busy_neighbour) {
     int i, taken = 0;
     for (i = 0; i < 1000; i++) ask("RPUSH others y y");
@@ -277,7 +277,7 @@ TEST(a_take_looks_although_a_transfer_is_in_flight) {
     }
 }
 
-/* The transfer's reply says nothing about the ack, which the take must send. */
+/* The take must send the ack, since the transfer in flight does not have it. */
 TEST(an_ack_goes_with_the_take_behind_a_transfer_in_flight) {
     delayq_options o = options_for(&main_server, "jobs");
     o.lease_ms = 60000;
@@ -292,8 +292,8 @@ TEST(an_ack_goes_with_the_take_behind_a_transfer_in_flight) {
     delayq_close(&q);
 }
 
-/* While a slot moves, a call repeats its request, the last time early enough
- * for a reply to arrive. So the caller learns that nothing has happened. */
+/* While a slot moves, a call retries its request. The last retry is so early
+ * that its reply arrives in time and tells the caller that nothing happened. */
 TEST(no_request_is_sent_again_shortly_before_the_end_of_its_call) {
     delayq_lane lane;
     char why[256];
@@ -309,7 +309,7 @@ TEST(no_request_is_sent_again_shortly_before_the_end_of_its_call) {
     delayq_close(&q);
 }
 
-/* An item of the urgent queue comes first, whichever transfer ends first. */
+/* Both queues must yield their items, whichever transfer has ended the wait. */
 TEST(after_a_wait_each_queue_gives_what_is_due) {
     delayq *both[2] = {&other, &q};
     int i;
@@ -371,7 +371,7 @@ TEST(a_tick_lets_no_program_sleep_that_takes) {
                 CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_TYPE);
                 ask("RENAME kept jobs");
             }
-            usleep(150000); /* the pause after a failure has ended */
+            usleep(150000); /* longer than the pause after a failure */
             UNTIL((delayq_tick(&q, &wait_ms),
                    box ? q.fetch.reply != NULL
                        : q.ready > 0 && !q.not_before_us));
@@ -383,7 +383,7 @@ TEST(a_tick_lets_no_program_sleep_that_takes) {
 }
 
 /* The probe of a new connection is held back for 3 s, so its reading of the
- * clock is inexact. Offers use the earlier estimate of the clock. */
+ * server's clock is inexact. Offers must use the earlier, better reading. */
 TEST(a_probe_that_was_held_back_does_not_date_offers) {
     delayq_message m;
     int64_t held_us, least_ms;

@@ -1,13 +1,13 @@
 # `make board`: builds delayq, hiredis, lwIP and a program for a Cortex-M4
 # (tests/device/board/), and runs them in qemu-system-arm. The program offers
-# and takes over the emulated Ethernet. The server and another client, the tool,
+# and takes over the emulated Ethernet. The server and a second client, `tool`,
 # run on this system. tests/cross.sh sources this file, and starts the server.
 #
-# DELAYQ_LWIP_SOURCE   a folder with lwIP's folder `src`, instead of the download
+# DELAYQ_LWIP_SOURCE   a folder with lwIP's `src`; by default apt downloads it
 # shellcheck shell=sh
 
 # Sets $lwip to the folder with lwIP's C source, from Debian's source package.
-# apt gets its own sources.list, because that of a system rarely contains source
+# apt gets its own sources.list, because a system's list rarely names source
 # packages.
 find_lwip_source() {
     lwip=${DELAYQ_LWIP_SOURCE:-$cache/lwip-source}
@@ -117,9 +117,9 @@ shows() {
     fi
 }
 # promptly SENTENCE PATTERN FUNCTION: the function starts a take, and causes an
-# event that ends it. Without the event a poll or ping would end the take after
-# 10 s. So the answer has to come within 3 s, in one of five tries, since the
-# machine may be busy.
+# event that ends it. The answer has to come within 3 s, since a poll or ping
+# would end the take after 10 s without the event. As the machine may be busy,
+# one prompt answer in five tries suffices.
 promptly() {
     for try in 1 2 3 4 5; do
         began=$(date +%s)
@@ -223,7 +223,7 @@ by_thread() {
 freezes() {
     answers "a handle with an outbox opens" done open 2 $url boxed 0 1
     answers "it connects" done flush 2 20000
-    # If the handle has sent nothing for 10 s, an offer first probes the queue.
+    # If handle 0 had been silent for 10 s, its offer below would first probe.
     answers "the other handle offers" done offer 0 warm 0
     obey freeze
     answers "a handle without an outbox does not know" \

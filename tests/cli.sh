@@ -30,8 +30,8 @@ redis() {
     *) redis-cli -s "$socket" "$@" ;;
     esac
 }
-# t ARGUMENT...: runs the tool. Due times are rounded up to whole milliseconds.
-# So wait after an offer, until an item without a delay is due.
+# t ARGUMENT...: runs the tool. After an offer, waits until an item without a
+# delay is due, since due times are rounded up to whole milliseconds.
 t() {
     "$tool" "$@"
     ended=$?
@@ -64,7 +64,7 @@ ends() {
     [ $got -eq "$wanted" ] || sed 's/^/  /' "$dir/err"
 }
 # behind COMMAND...: runs the command in the background, with its pid in $child.
-# Unlike other commands in the background, it does not ignore SIGINT
+# Unlike other background commands of a script, it does not ignore SIGINT
 if env --default-signal=INT true 2>/dev/null; then
     int="env --default-signal=INT" INT=INT
 else
@@ -740,8 +740,8 @@ is "make it promise one" 1 $?
 grep -q -e '--io-timeout' "$dir/err"
 is "it names the option that allows more time" 0 $?
 redis freeze
-# gives_up ARG...: the tool must give up within a second, in one of ten tries,
-# since the machine may be busy
+# gives_up ARG...: the tool must give up within a second. One of ten tries
+# suffices, since the machine may be busy
 gives_up() {
     for try in 1 2 3 4 5 6 7 8 9 10; do
         began=$(date +%s)

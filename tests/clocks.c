@@ -1,8 +1,8 @@
 /*
  * Clocks. Only the server's clock counts. A client's clock may be years off,
  * stand still or run at double speed. The server's clock may be set while the
- * queue is in use. The tests also cover the time of the next poll. If a message
- * changes it during a request, the reply to that request must not overwrite it.
+ * queue is in use. If a message of the subscriber changes the time of the next
+ * poll during a request, the reply to that request must not overwrite it.
  *
  * This file compiles delayq with a clock that the tests set.
  */
@@ -45,7 +45,7 @@ static int64_t hands_us(void) {
     return hands.shown + (real_us() - hands.base) * hands.rate / 100;
 }
 
-/* Fail if the library reads the wall time. */
+/* Returns the handle's clock. Fails if the library reads the wall time. */
 static int test_clock_gettime(clockid_t id, struct timespec *t) {
     int64_t us = hands_us();
     if (id != CLOCK_MONOTONIC) FAIL("clock %d is asked", (int)id);
@@ -104,8 +104,8 @@ static void not_early(redisContext *c, const delayq_item *item,
              (long long)item->due_ms);
 }
 
-/* Take an item in a loop of takes with timeout 0, and another one in a take
- * that waits. Check that neither is early. */
+/* Take one item with a loop of takes with timeout 0, and another with a take
+ * that waits. Check that neither item is early. */
 static void never_early(delayq *q, redisContext *c, int delay) {
     long long due = server_ms(c) + delay;
     delayq_item item;
@@ -150,7 +150,7 @@ TEST(a_clients_wall_clock_is_never_read) {
     delayq_close(&q);
 }
 
-/* Each handle has a clock of its own, years fast or slow. */
+/* Each handle sees a clock that is right, or years fast or slow. */
 TEST(clients_whose_clocks_are_years_apart_agree) {
     static const int64_t years[] = {0, 630720000000000, -283824000000000};
     redisContext *c = main_connection();
@@ -208,9 +208,9 @@ TEST(a_clock_that_stands_still_delivers_nothing_early) {
 }
 
 /* CLOCK_MONOTONIC stops while a machine sleeps, but the server's clock goes on.
- * This test fails if the script does not compare a handle's due time with the
- * delay. Right after the sleep a nack, extend or reschedule would then use a
- * due time in the past. */
+ * If the script did not compare the handle's due time with the delay, a nack,
+ * extend or reschedule right after the sleep would use a due time in the past,
+ * and this test would fail. */
 TEST(a_reschedule_after_the_machine_slept_is_not_early) {
     delayq q;
     delayq_item item;
@@ -226,7 +226,7 @@ TEST(a_reschedule_after_the_machine_slept_is_not_early) {
         m.delay_ms = what == 2 ? 60000 : 0;
         OK(&q, delayq_offer_message(&q, &m));
         if (what < 2) OK(&q, delayq_take(&q, &item, 20000));
-        jump(-3600000000); /* it slept for an hour by the server's */
+        jump(-3600000000); /* the machine has slept for an hour */
         due = server_ms(c) + 300;
         if (what == 0) OK(&q, delayq_nack(&q, &item, 300));
         if (what == 1) OK(&q, delayq_extend(&q, &item, 300));
@@ -290,9 +290,9 @@ TEST(a_server_whose_clock_is_set_back_delivers_nothing_before_it_is_due) {
     server_end(&faked);
 }
 
-/* Nack, extend or reschedule right after the server's clock was set. The item
- * is due by the new time: no sooner, and not an hour later. This fails if the
- * script does not compare the handle's due time with the delay. */
+/* Nack, extend or reschedule right after the server's clock was set by `step`
+ * seconds. The new due time must be 300 ms after the new server time. The test
+ * fails if the script does not compare the handle's due time with the delay. */
 static void put_off_after(int step) {
     redisContext *c = start_faked();
     delayq q;
@@ -424,7 +424,7 @@ TEST(an_outbox_that_is_older_than_its_servers_clock_offers_all_the_same) {
     o.outbox = memory;
     o.outbox_size = sizeof memory;
     o.reconnect_max_ms = 20;
-    /* the handle can't read the clock before it is set */
+    /* hide the server, so that the clock is not read before it is set */
     snprintf(aside, sizeof aside, "%s-", faked.socket);
     CHECK_INT(rename(faked.socket, aside), 0);
     OK(&q, delayq_open(&q, &o));

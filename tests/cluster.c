@@ -3,7 +3,7 @@
  * cover redirections, a slot that moves while it is used, and a master that
  * dies.
  */
-#define ATTEMPTS_US 1000000 /* the default that programs get */
+#define ATTEMPTS_US 1000000 /* as in programs; most tests have 1 us */
 #include "outbox.h"
 #include "test.h"
 #include <signal.h>
@@ -265,7 +265,7 @@ static void begin_migration(struct migration *m) {
                   m->to_id));
 }
 
-/* Move one key. Returns 0 if none is left. */
+/* Move one key. Returns 0 if there was none to move. */
 static int migrate_key(const struct migration *m) {
     redisReply *keys =
         run(admin[m->from], "CLUSTER GETKEYSINSLOT %d 1", m->slot);
@@ -334,7 +334,7 @@ static void move_to_and_fro(void *unused) {
     while (!moves[1]) {
         begin_migration(&m);
         usleep(20000);
-        /* a node that is new to the slot may have no scripts */
+        /* a slot's new node may lack the scripts */
         if (*moves % 3 == 0) expect_ok(run(admin[m.to], "SCRIPT FLUSH"));
         while (migrate_key(&m)) usleep(5000);
         usleep(20000);
@@ -349,7 +349,7 @@ static pid_t begin_moves(void) {
     return spawn(move_to_and_fro, NULL);
 }
 
-/* Let the last move end. If the slot never arrived, later calls would fail. */
+/* End the moves after the current one. A half-moved slot makes calls fail. */
 static void end_moves(pid_t mover) {
     moves[1] = 1;
     join(mover);
@@ -466,7 +466,7 @@ TEST(a_slot_that_does_not_arrive_ends_calls_in_time) {
     CHECK_STATUS(&q, delayq_pause(&q, 1), DELAYQ_ERR_AGAIN);
     CHECK_STATUS(&q, delayq_ack_take(&q, &item, 50), DELAYQ_ERR_AGAIN);
     CHECK_STATUS(&q, item.acked, DELAYQ_ERR_AGAIN); /* can be acked later */
-    EACH_WIRE(wire, 0, 2) { /* the probe's keys are not here */
+    EACH_WIRE(wire, 0, 2) { /* the probe's keys are on the other node */
         o.wire = wire;
         OK(&late, delayq_open(&late, &o));
         delayq_close(&late);
@@ -494,7 +494,7 @@ static delayq_options open_hastily(delayq *q, char *url) {
     return o;
 }
 
-/* The slot arrives after the time limit of a call. A take waits for it. */
+/* The slot arrives after a call's time limit, but within the take's timeout. */
 TEST(a_take_waits_until_its_slot_has_arrived) {
     struct migration m;
     delayq q;
@@ -520,8 +520,7 @@ TEST(a_take_waits_until_its_slot_has_arrived) {
     end_cluster();
 }
 
-/* The keys move one by one. After each key neither the old nor the new handle
- * may get an item. */
+/* The keys move one by one. Neither handle, `q` or `late`, may get an item. */
 TEST(a_paused_queue_stays_so_while_its_slot_is_moved) {
     struct migration m;
     delayq q, late;
@@ -622,8 +621,8 @@ static void traffic(delayq *q, int ms, int offering) {
     }
 }
 
-/* No turn fails. Nothing is stored or delivered twice, and no request's result
- * is unknown because the request before it was redirected. */
+/* No turn may fail, and no item may be stored or delivered twice. A redirected
+ * request must not make the result of the request after it unknown. */
 TEST(an_outbox_goes_on_while_its_slot_moves_to_and_fro) {
     struct migration m;
     delayq q;
@@ -667,7 +666,7 @@ TEST(an_outbox_goes_on_while_its_slot_moves_to_and_fro) {
     end_cluster();
 }
 
-/* Until the slot has arrived, the outbox keeps its ops, and a tick says why. */
+/* Until the slot arrives, the outbox keeps its ops, and ticks report why. */
 TEST(an_outbox_keeps_its_ops_until_its_slot_has_arrived) {
     struct migration m;
     delayq q;
@@ -702,7 +701,7 @@ static int told;
 static void count_log(void *user, delayq_status status, const char *text) {
     (void)user;
     (void)text;
-    if (status != DELAYQ_OK) told++; /* an event is not a fault */
+    if (status != DELAYQ_OK) told++; /* DELAYQ_OK: an event, not a fault */
 }
 
 /* in shared memory: late[0] is the number of items, late[i] the lateness of the
@@ -723,7 +722,7 @@ static void wait_for_ever(void *node) {
     }
 }
 
-/* The waiters' set and their channels are in the queue's slot. */
+/* The set of the waiters and their channels are in the queue's slot. */
 TEST(on_a_cluster_waiters_replace_a_leader_that_hangs) {
     delayq p;
     char url[64];
@@ -774,7 +773,7 @@ LONG_TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     OK(&p, delayq_open(&p, &o));
     for (i = 0; i < 50; i++) OFFER(&p, "x", 100);
     owner = owner_of(ZSET);
-    /* Wait for the replica, since a failover loses the data that it lacks. */
+    /* A failover loses data that the replica lacks. Wait until it has all. */
     r = run(admin[owner], "EVAL %s 1 %s", "return redis.call('ZCARD', KEYS[1])",
             ZSET);
     CHECK_INT(r->integer, 50);
@@ -782,7 +781,7 @@ LONG_TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     r = run(admin[owner], "WAIT 1 20000");
     CHECK_INT(r->integer, 1);
     freeReplyObject(r);
-    /* not at the start, when a busy node may not answer for a second */
+    /* set only now, since a node may not answer for a second while it starts */
     for (i = 0; i < NODES; i++)
         expect_ok(run(admin[i], "CONFIG SET cluster-node-timeout 1000"));
     redisFree(admin[owner]);

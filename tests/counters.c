@@ -1,6 +1,6 @@
 /*
- * The counters of a queue: the totals of all handles with options.counters.
- * Each item is counted once, even if replies are lost.
+ * The counters of a queue: totals over all handles that set options.counters.
+ * Each item must be counted once, even if replies are lost.
  */
 #include "outbox.h"
 #include "proxy.h"

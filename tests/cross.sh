@@ -15,10 +15,10 @@
 #                              qemu-system-arm: tests/board.sh
 #
 # DELAYQ_CROSS_CACHE   a folder for downloads and for wine
-# DELAYQ_LWIP          a folder with liblwip-dev and liblwip0 unpacked, instead
-#                      of the download
-# DELAYQ_SLIRP         the same with libslirp-dev and libslirp0
-# DELAYQ_HIREDIS_SOURCE  the parent folder of `hiredis`, instead of the download
+# DELAYQ_LWIP          a folder with liblwip-dev and liblwip0 unpacked; without
+#                      it, both are downloaded
+# DELAYQ_SLIRP         the same for libslirp-dev and libslirp0
+# DELAYQ_HIREDIS_SOURCE  the same: a folder with hiredis' source in `hiredis`
 #
 # If a compiler is missing, its row is skipped. If wine is missing, a line says
 # so. The programs go to build/windows, build/zig, build/cortex-m4, build/lwip and

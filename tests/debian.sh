@@ -2,9 +2,9 @@
 # file after tests/lib.sh. Needs root and debootstrap.
 #
 # DELAYQ_BARE_CACHE    a folder for the downloaded packages
-# DELAYQ_BARE_SYSTEMS  a folder for the systems that debootstrap has made; the
-#                      next suites copy them
-# DELAYQ_BARE_MIRROR   Debian's packages, by default the system's own mirror
+# DELAYQ_BARE_SYSTEMS  a folder for the systems that debootstrap has made; later
+#                      runs copy them
+# DELAYQ_BARE_MIRROR   a mirror of Debian's packages, by default this system's
 # shellcheck shell=sh
 cache=${DELAYQ_BARE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-bare}
 mirror=${DELAYQ_BARE_MIRROR:-$(cat /etc/apt/sources.list \
@@ -60,8 +60,8 @@ new_system() {
     tar -c --exclude=./build --exclude=./.git . | tar -x -C "$2/root/delayq"
 }
 
-# inside ROOT LOG: runs the commands on standard input in the system. Processes
-# that the commands start end with them.
+# inside ROOT LOG: reads commands from standard input, and runs them in the
+# system. When they have ended, all processes that they started are killed.
 inside() {
     cat >"$1/root/commands"
     # shellcheck disable=SC2016

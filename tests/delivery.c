@@ -23,8 +23,8 @@ TEST(an_offer_is_taken_when_it_is_due_and_not_before) {
     delayq_close(&q);
 }
 
-/* The server's clock decides when an item is due: 5 ms after the offer, rounded
- * up. */
+/* By the server's clock, an item is due 5 ms after its offer, rounded up to a
+ * whole millisecond. */
 TEST(nothing_is_early_by_the_offerers_own_stopwatch_unless_a_clock_is_set) {
     delayq q;
     int i;

@@ -94,7 +94,7 @@ TEST(a_slow_reply_corrects_a_clock_that_was_set_back) {
     dq_conn_set_clock(&conn, 5000015000, 13000, 15000);
     CHECK_INT(conn.clock_error_us, 1000);
     CHECK_INT(conn.trip_us, 2000);
-    /* the first reply may be read late, so step_us limits the round trip */
+    /* the program may read the first reply late, so step_us limits trip_us */
     conn.cmd.step_us = 1000;
     dq_conn_set_clock(&conn, 5000015000, 13000, 15000);
     conn.known = 1;
@@ -268,8 +268,8 @@ TEST(an_ack_that_was_refused_once_may_be_gone) {
     server_end(&s);
 }
 
-/* If the handle itself closes a connection, the request in flight did not end
- * it. */
+/* If the handle itself closes a connection, the request in flight must not be
+ * blamed for it. */
 TEST(a_connection_that_the_handle_leaves_is_not_ended_by_a_request) {
     delayq_exchange x;
     int left;
@@ -344,7 +344,7 @@ TEST(a_name_whose_server_has_become_a_replica_is_looked_up_again) {
     snprintf(url, sizeof url, "redis://queue.test:%s", port);
     o = box_options(&before, BOX);
     o.url = url;
-    o.max_wait_ms = 5; /* makes the handle run transfers between two attempts */
+    o.max_wait_ms = 5; /* so transfers run between attempts to send the offer */
     o.lease_ms = LEASE_MS;
     o.resolve = look_up;
     looked_up = 0;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Checks of the documentation, which is all *.md of the tree. Every example
-# compiles. Every link leads to a file and a heading. Every name, target and
-# file exists. Each product in the benches is named in one version only. The
+# Checks of the documentation, which is all *.md of the tree. Every example must
+# compile. Every link must lead to a file and a heading. Every name, target and
+# file must exist. Only one version of a product in the benches may occur. The
 # README is short, and its first program is examples/hello.c. Web links are
 # checked only for their form. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
@@ -143,7 +143,7 @@ fi
 
 # --- names ---------------------------------------------------------------------
 
-# a name in backticks of four words or more is the name of a test
+# in backticks, a name of four or more words with _ is the name of a test
 cat tests/*.c tests/*/*.c | tr -c 'a-z0-9_' '\n' | sort -u >"$dir/words"
 unknown=$(grep -o '`[a-z0-9]*_[a-z0-9]*_[a-z0-9]*_[a-z0-9_]*`' tests/README.md |
     tr -d '`' | sort -u | comm -23 - "$dir/words")
@@ -185,7 +185,7 @@ for file in $(grep -o -h '`[a-z_/]*[a-z]\.[ch]`' $documents | tr -d '`' |
     check "$file exists" test -n "$(find . -path "*/$file" ! -path './build/*')"
 done
 
-# Each product must be named in one version only, that of the benches.
+# peer PRODUCT VERSION: the documents may name only the benches' version
 peer() {
     # shellcheck disable=SC2086
     seen=$(grep -o -h "$1 [0-9][0-9.]*[0-9]" $documents | sort -u |

@@ -1,7 +1,7 @@
 /*
  * Elements of every format, with ids and payloads that make them look like
- * another format. After each operation every payload comes out as it went in,
- * and nothing is left in Redis.
+ * another format. No operation may change a payload, and at the end of a test
+ * nothing may be left in Redis.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -10,7 +10,7 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
 #define MANY 240
-#define OLD 0 /* a kind; all other kinds are the id's length, 8 or 16 */
+#define OLD 0 /* the old format's kind; other kinds: 8 or 16, the id's length */
 
 typedef struct made {
     unsigned char e[160];
@@ -130,7 +130,7 @@ static void make(made *m, delayq_wire wire, int ended_leases) {
     CHECK_INT(m->len, len);
 }
 
-/* Store the elements, due since 1970, and open the queue. */
+/* Open the queue, and store the elements with due times in 1970. */
 static void fill(delayq_wire wire, int ended_leases, int64_t lease_ms) {
     delayq_options o = options_for(&main_server, "jobs");
     int i;
@@ -229,7 +229,7 @@ TEST(elements_that_look_like_others_are_taken_byte_for_byte) {
     delayq_wire wire;
     EACH_WIRE(wire, 0, 2) {
         fill(wire, 1, 0);
-        /* with the other wires items come from the list, without attempts */
+        /* with other wires, items come from a list that lacks the attempts */
         take_all(wire == DELAYQ_NATIVE);
         nothing_is_left();
     }
@@ -335,8 +335,8 @@ TEST(elements_that_look_like_others_are_buried_and_redriven) {
     }
 }
 
-/* If Redisson 3.21.0 or earlier meets an element that it can't read, its
- * transfers stop. */
+/* The transfers of Redisson 3.21.0 and earlier stop at an element that Redisson
+ * can't read. */
 TEST(beside_an_old_redisson_a_lease_is_an_old_element) {
     redisReply *r;
     size_t n, i, got = 0;
@@ -366,14 +366,14 @@ TEST(an_old_element_is_refused_unless_it_fits_the_wires_own_format) {
     for (i = 0; i < MANY; i++) {
         made *m = &all[i];
         make(m, DELAYQ_REDISSON_OLD, 0);
-        read_as(m, 0); /* read it as the other wires do */
+        read_as(m, 0); /* the new format first, as on the other wires */
         o.wire = i % 2 ? DELAYQ_REDISSON : DELAYQ_NATIVE;
         ask("FLUSHALL");
         ask_int("ZADD " ZSET " 1 %b", m->e, m->n);
         snprintf(before, sizeof before, "%s", contents(main_connection()));
         if (m->kind == OLD || (m->kind == 8 && o.wire == DELAYQ_NATIVE)) {
             refused++;
-            /* an open checks only the first byte */
+            /* delayq_open checks only an element's first byte */
             int own = m->e[0] == 16 || (i % 2 && m->e[0] == 8);
             CHECK_STATUS(&q, delayq_open(&q, &o),
                          own ? DELAYQ_OK : DELAYQ_ERR_WIRE);

@@ -83,7 +83,7 @@ TEST(bad_arguments_change_nothing) {
     CHECK_INT(delayq_wait(NULL, 1, 0), DELAYQ_ERR_ARG);
     CHECK_INT(delayq_wait(&one, 0, 0), DELAYQ_ERR_ARG);
     CHECK_INT(ask_int("DBSIZE"), 0);
-    /* Due times far ahead are accepted, and they are exact. */
+    /* A due time in the far future is accepted, and stored exactly. */
     OFFER(&q, "far", 9007199254740991 - 2000000000000);
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     CHECK_TEXT(delayq_strstatus((delayq_status)99), "unknown status");
@@ -191,7 +191,7 @@ TEST(a_server_that_is_gone_is_reported_and_found_again_by_itself) {
     CHECK_HAS(delayq_errmsg(&q), s.socket);
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_IO);
     do CHECK_STATUS(&q, delayq_tick(&q, &wait), DELAYQ_ERR_IO);
-    while (wait == 0); /* until the pause between two attempts is over */
+    while (wait == 0); /* until the handle pauses before its next attempt */
     CHECK(wait > 0 && wait <= 5000);
     CHECK_STATUS(&q, delayq_take(&q, &item, 30), DELAYQ_ERR_IO);
     server_start_again(&s, NULL);
@@ -229,7 +229,7 @@ static void restart(void *argument) {
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "after", 100);
     delayq_close(&q);
-    UNTIL(*has_taken); /* the server ends with this process */
+    UNTIL(*has_taken); /* the server would end with this process */
 }
 
 TEST(a_take_that_waits_forever_survives_a_restart) {
@@ -371,7 +371,7 @@ TEST(a_full_server_refuses_offers_and_still_delivers) {
     }
 }
 
-/* Refuse one command after the other. A refused call must change nothing. */
+/* Refuse each command in turn. A refused call must change nothing. */
 TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
     static const char *const commands[] = {
         "rpush",         "zadd",   "zremrangebyrank",
@@ -475,8 +475,8 @@ static long long polls_take_us(delayq *q, long count) {
     return polls->took_us;
 }
 
-/* At most three polls come at once or soon. Then one comes after 250 ms, one
- * after 750 ms, and one after 1,750 ms. */
+/* At most three of the six polls come early. The next three come 250, 750 and
+ * 1,750 ms after the third. */
 LONG_TEST(without_tracking_a_take_polls_more_and_more_rarely) {
     delayq q;
     delayq_item item;
@@ -622,7 +622,7 @@ TEST(the_log_says_how_long_the_server_was_away) {
     began = now_us();
     UNTIL((delayq_offer(&q, "x", 1, 0), now_us() > began + 300000));
     no_connection = 0;
-    q.conn->known_told_us = 1; /* as if it had been reported long ago */
+    q.conn->known_told_us = 1; /* as if the last report was long ago */
     UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
     after = strstr(news.text, "connected to the connect hook after ");
     if (!after || atol(after + 36) < 290) FAIL("said: %s", news.text);
@@ -641,7 +641,7 @@ TEST(poll_ms_is_the_time_between_two_polls_for_pushes) {
     delayq_close(&q);
 }
 
-/* An offer of another handle is announced on the channel. */
+/* Offers of other handles are announced on the channel, without tracking. */
 TEST(without_tracking_an_offer_of_another_handle_ends_a_take) {
     delayq q, other;
     delayq_item item;
@@ -677,7 +677,7 @@ TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     OFFER(&b, "x", 0);
     ask("RPUSH jobs y");
     OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
-    /* The handle asks again after a minute. */
+    /* The handle asks for tracking again after a minute. */
     ask("ACL SETUSER half +client");
     CHECK(q.conn->track_retry_us > now_us() + 30000000);
     q.conn->track_retry_us = now_us();
@@ -707,8 +707,8 @@ TEST(a_tick_that_may_not_subscribe_any_more_polls) {
     delayq_close(&q);
 }
 
-/* This also holds within the millisecond in which an idle handle sends no
- * request. */
+/* A take must report the refusal even within the millisecond in which an idle
+ * handle sends no request. */
 TEST(a_take_that_is_refused_says_so_each_time) {
     delayq q;
     delayq_item item;
@@ -788,7 +788,7 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     delayq_close(&q);
     if (main_server.major < 6) return;
-    /* With a Redisson wire, the other items can't be moved without RPUSH. */
+    /* With a Redisson wire, but no RPUSH, the item that is not taken stays. */
     ask("FLUSHALL");
     o = options_with_rights("~* +@all -rpush");
     ask("ZADD " ZSET " 1 %b", e, n);
@@ -865,7 +865,7 @@ TEST(an_outcome_stays_unknown_until_the_server_answers) {
     delayq_close(&q);
 }
 
-/* Count the connections to a server that closes each one at its first
+/* Count the connects to a server that closes each connection at its first
  * script. */
 static int connections;
 static redisContext *hang_up_later(void *user, int timeout_ms) {

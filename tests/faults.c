@@ -1,8 +1,8 @@
 /*
  * Faults of the connection during a call, made by a proxy. The proxy cuts the
  * connection at every byte, in both directions, once and twice in a row. It
- * also stalls, drops and delays bytes, sends garbage from every byte on, and
- * sends a reply twice. The status must be true, the handle must recover by
+ * also stalls, drops and delays bytes, replaces the end of a reply by garbage,
+ * and sends a reply twice. The status must be true, the handle must recover by
  * itself, and no item may be lost.
  */
 #include "proxy.h"
@@ -209,7 +209,7 @@ static void begin(const struct verb *v) {
     v->prepare();
 }
 
-/* If a call will get no reply, give it a short timeout. */
+/* Make a call during the fault. If no reply will come, use a short timeout. */
 static delayq_status call_struck(const struct strike *s) {
     int full = q.options.io_timeout_ms;
     delayq_status status;
@@ -237,7 +237,7 @@ static void strike(struct strike s) {
     recovers(&s);
 }
 
-/* Returns how many bytes pass in this direction without a fault. */
+/* Returns how many bytes a call without a fault passes in this direction. */
 static long size_of(const struct verb *v, int direction) {
     int i;
     for (i = 0; i < 2; i++) { /* opens the subscriber, loads the script */
@@ -345,8 +345,8 @@ static delayq_status do_several(void) {
 static const struct verb several = {
     "offers in one go", prepare_nothing, do_several, 0, 4, DELAYQ_OK, 0};
 
-/* Check that each message's status is true. A second offer stores those
- * messages that were not stored. */
+/* Check that each message's status is true, and that a second offer stores only
+ * the messages that the first did not store. */
 static void strike_several(enum fault what, int direction, long at, int times) {
     struct strike s = {&several, what, direction, at, times};
     int i, now, good = 0, unknown = 0;

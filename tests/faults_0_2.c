@@ -3,7 +3,7 @@
  * old`), so this file uses public names only.
  */
 #define _GNU_SOURCE
-#define ATTEMPTS_US 1000000 /* the default that programs get */
+#define ATTEMPTS_US 1000000 /* as in programs; most tests have 1 us */
 #include "test.h"
 #include "proxy.h"
 #include <poll.h>
@@ -80,8 +80,8 @@ TEST(alternating_acks_nacks_extends_and_buries_share_requests) {
     CHECK_INT(state().gone, 0);
     CHECK_INT(ask_int("ZCARD " ZSET), 200);
     CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), 100);
-    /* One script runs for the first change, then one for each hundred, and one
-     * for a take. */
+    /* One script runs for the first change, one for each hundred of the others,
+     * and one for a take. */
     if (scripts_run(main_connection()) - before > 8)
         FAIL("%d scripts for 400 changes",
              scripts_run(main_connection()) - before);
@@ -130,8 +130,8 @@ TEST(timers_that_are_set_and_cancelled_in_turn_share_requests) {
 
 /* --- loops -------------------------------------------------------------- */
 
-/* If the program's loop is slower than the lease, the handle reports this, and
- * no attempt is used up. */
+/* If a turn of the program's loop is longer than the lease, the handle reports
+ * it, and no attempt is used up. */
 TEST(items_whose_lease_ends_before_they_are_taken_are_reported) {
     int i;
     open_outbox(50);
@@ -180,8 +180,8 @@ static int is_tracked(void) {
     return 0;
 }
 
-/* With default options and a round trip of 2 s, the handle connects and hears
- * of pushes. The log does not report a missing right. */
+/* With default options and a round trip of 2 s, the handle connects and is
+ * notified of pushes. The log must not report a missing right. */
 LONG_TEST(on_a_line_with_a_round_trip_of_2_s_pushes_are_heard) {
     delayq_options o;
     memset(&o, 0, sizeof o);
@@ -203,8 +203,8 @@ LONG_TEST(on_a_line_with_a_round_trip_of_2_s_pushes_are_heard) {
     delayq_close(&q);
 }
 
-/* A proxy closes each connection at the command `word`. Each socket connects at
- * most three times in a second, and the log reports something. */
+/* A proxy closes each connection at the command `word`. Each of the two sockets
+ * may connect three times per second, and the log must report something. */
 static void closed_at(const char *word, int box) {
     delayq_options o;
     int seconds = 3, most, i;

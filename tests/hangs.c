@@ -1,8 +1,8 @@
 /*
  * Servers that hang: a frozen process, lost packets, a host that accepts no
  * connection. A handle notices them within the documented time. In a loop with
- * io_timeout_ms = 5 no call waits longer than 5 ms or twice the measured round
- * trip (under valgrind a few milliseconds more).
+ * io_timeout_ms = 5 no call waits longer than the maximum of 5 ms and twice the
+ * measured round trip (under valgrind a few milliseconds more).
  *
  * The tests add up the timeouts of a call's polls, so that the result does not
  * depend on the speed of the machine.
@@ -131,11 +131,11 @@ TEST(a_dead_first_host_leaves_time_for_the_second) {
 
 /* --- a waiting take ------------------------------------------------------ */
 
-static volatile int *told; /* shared memory: how often the log was called */
+static volatile int *told; /* in shared memory: the number of logged faults */
 static void count_log(void *user, delayq_status status, const char *text) {
     (void)user;
     (void)text;
-    if (status != DELAYQ_OK) ++*told; /* an event is not a fault */
+    if (status != DELAYQ_OK) ++*told; /* DELAYQ_OK: an event, not a fault */
 }
 
 /* Resume the server after two attempts have been logged. */

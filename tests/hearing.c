@@ -20,8 +20,8 @@ static int tracked(void) {
     return at && atoi(at + 20) > 0;
 }
 
-/* Open a worker that polls once a minute, and so depends on notifications, and
- * another handle on its connection. */
+/* Open a worker, and another handle on its connection. The worker polls once a
+ * minute, so it depends on notifications. */
 static void open_both(void) {
     delayq_options o = options_for(&main_server, "jobs");
     if (!can_track()) test_skip("the server tracks no keys");

@@ -2,7 +2,7 @@
 # compile it for another system. Source this file after tests/lib.sh.
 #
 # DELAYQ_CROSS_CACHE     a folder for downloads
-# DELAYQ_HIREDIS_SOURCE  the parent folder of `hiredis`, instead of the download
+# DELAYQ_HIREDIS_SOURCE  a folder with `hiredis`; without it, it is downloaded
 # shellcheck shell=sh
 cache=${DELAYQ_CROSS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-cross}
 hiredis_version=3.5.0 # version of the package

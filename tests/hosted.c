@@ -5,7 +5,7 @@
  * seen.
  */
 #define _GNU_SOURCE
-#define ATTEMPTS_US 1000000 /* the default that programs get */
+#define ATTEMPTS_US 1000000 /* as in programs; most tests have 1 us */
 #include "hosted/hosted.h"
 #include <sys/wait.h>
 
@@ -136,7 +136,7 @@ TEST(a_handle_sends_these_commands_and_no_others) {
 static const struct command *closing;
 static const char *with;
 
-/* Like UNTIL, except that it complains about a failure, and returns. */
+/* Like UNTIL, except that a timeout calls complain() and returns. */
 #define TRY(condition)                                        \
     do {                                                      \
         long long end_ = now_us() + 20000000LL * test_slow(); \
@@ -329,7 +329,7 @@ static void wait_on(void *profile) {
     FILE *rows = path ? fopen(path, "a") : NULL;
     int cost, most = POLLED_BEFORE / 10, offered, pushed;
     pid_t pid;
-    /* uploads of a script that the server forgot */
+    /* allow for the uploads of scripts that the server forgets */
     if (p->forgets > 0) most += 2 * most / p->forgets;
     start(p->name);
     taken = (struct taken *)shared(sizeof *taken);
@@ -348,7 +348,7 @@ static void wait_on(void *profile) {
            p->name, cost, offered, pushed);
     fflush(stdout);
     if (cost == 0) FAIL("%s: it sends nothing", p->name);
-    /* One request may fall into the measured time by chance. */
+    /* By chance, one request more may fall into the measured time. */
     most += 3600 / IDLE_S;
     if (cost > most)
         FAIL("%s: %d requests an hour of a handle that waits, not %d", p->name,

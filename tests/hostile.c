@@ -202,7 +202,7 @@ TEST(no_call_is_held_by_a_server_that_says_anything_at_all) {
         }
 }
 
-/* The reply comes to a call that may have had an effect. */
+/* The forged reply is to an offer, which may have been stored nevertheless. */
 TEST(a_call_that_is_answered_with_a_huge_array_says_protocol) {
     static const char *const says[] = {"*500000000\r\n", "$2147483647\r\n",
                                        "*1\r\n*1\r\n*500000000\r\n"};
@@ -263,7 +263,7 @@ TEST(a_login_that_is_cut_short_is_told_with_the_command_at_which) {
     char url[200];
     evil_start();
     o = evil_options();
-    /* long, but the call returns at once */
+    /* long, so that only the closed connection ends the call */
     o.connect_timeout_ms = 20000 * test_slow();
     evil->hangs_up = 1;
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);

@@ -3,8 +3,8 @@
 # translation units, DELAYQ_STATIC, reserved names, lines of 80 columns, its
 # quick start. Ends in "N passed, N failed, N skipped".
 #
-#     tests/hygiene.sh [short]   short: only the first compiler optimizes, and
-#                                only the header in C. Needs a third of the time
+#     tests/hygiene.sh [short]   short: the optimizer runs only once, for the
+#                                header in C. This needs a third of the time
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 
@@ -139,8 +139,8 @@ if command -v perl >/dev/null; then
         'perl tests/sim/mutate.pl check tests/sim/mutations.txt <delayq.h'
 fi
 
-# Macros must have our prefixes, except hiredis' names for libvalkey. No name
-# may be reserved.
+# Macros must have our prefixes, except those that replace hiredis' names by
+# libvalkey's. No name may be reserved.
 names=$(grep -v -i '^#define redis[_a-z]* valkey[_a-z]*$' delayq.h |
     sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' |
     grep -v -e '^DELAYQ_' -e '^DQ_' -e '^dq_' -e '^_DEFAULT_SOURCE$')
@@ -165,7 +165,7 @@ for file in delayq.h $(ls examples/*.c examples/*/*.c tests/*.[ch] \
     tests/*/*.[ch]); do
     long=$(awk 'length > 80 { print FILENAME ":" FNR }' "$file")
     if [ -n "$long" ]; then bad "over 80 columns: $long"; else ok; fi
-    # clang-format makes such lines from a comment's line that is too long.
+    # clang-format breaks a comment's line that is too long into such lines.
     glued=$(grep -n '^ \*[A-Za-z]' "$file" /dev/null)
     if [ -n "$glued" ]; then bad "a comment's line: $glued"; else ok; fi
 done

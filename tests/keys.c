@@ -1,6 +1,6 @@
 /*
- * Cancels of keys. A cancel removes the key's item if that is still pending. It
- * removes no other item. The key is free in every case.
+ * Cancels of keys. A cancel removes the item of its key if the item is pending.
+ * It removes no other item. In every case the key is free afterwards.
  */
 #include "outbox.h"
 #include "proxy.h"
@@ -161,8 +161,8 @@ TEST(a_cancelled_key_counts_as_a_cancel) {
 
 /* --- refusals ------------------------------------------------------------- */
 
-/* A call that fails changes nothing, whichever command is forbidden, and
- * whichever key has a wrong type. */
+/* Forbid each command in turn, then give each key a wrong type. A call that
+ * fails must change nothing. */
 TEST(a_refused_cancel_of_a_key_changes_nothing) {
     static const char *const commands[] = {
         "time", "get",  "del",    "zrem",   "zremrangebyrank",
@@ -289,8 +289,8 @@ TEST(an_outbox_cancels_by_key_and_by_ticket_in_turn) {
     delayq_close(&q);
 }
 
-/* The connection is cut at many places, in each direction. All ops are done
- * once, in order. */
+/* The connection is cut at many places, in each direction. Each op must be done
+ * once, and in order. */
 TEST(an_outbox_whose_replies_are_lost_cancels_each_key_once) {
     int direction;
     long at;
@@ -363,7 +363,7 @@ static void cancel_when_stored(void *unused) {
     delayq_close(&q);
 }
 
-/* A call sends the offer again, so the offer seems to come after the cancel. */
+/* The call sends the offer again after the cancel, so the item is stored. */
 TEST(a_key_is_cancelled_while_the_reply_to_an_offer_is_lost) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq q;
@@ -381,8 +381,8 @@ TEST(a_key_is_cancelled_while_the_reply_to_an_offer_is_lost) {
     delayq_close(&q);
 }
 
-/* An outbox stores the offer once, so the offer seems to come before the
- * cancel. */
+/* An outbox stores an offer only once, so its resend after the cancel stores
+ * nothing. */
 TEST(a_key_is_cancelled_while_the_reply_to_an_outboxs_offer_is_lost) {
     delayq_options o = box_options(&main_server, BOX);
     delayq q;

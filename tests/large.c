@@ -32,8 +32,8 @@ static void lower(long long *least, long long us) {
     if (*least == 0 || us < *least) *least = us;
 }
 
-/* Returns the least CPU time, in us, of an offer of `len` bytes in `messages`
- * messages. */
+/* Offer `len` bytes in `messages` messages, `rounds` times. Returns the least
+ * CPU time of a round, in us. */
 static long long offer_costs(delayq *q, const char *payload, size_t len,
                              size_t messages, int rounds) {
     long long least = 0;
@@ -126,7 +126,7 @@ static long long aof_size(redisContext *c) {
     return size;
 }
 
-/* An ack sends few bytes to the replicas and to the append-only file. */
+/* An ack writes few bytes to the append-only file, and to replicas. */
 TEST(an_ack_of_a_large_item_is_written_down_in_few_bytes) {
     static const char *const arguments[] = {"--appendonly", "yes", NULL};
     char *payload = payload_of(MB);

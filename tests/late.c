@@ -275,7 +275,7 @@ TEST(a_retry_is_late_from_the_end_of_its_lease) {
     OK(&q, delayq_take(&q, &item, 0));
     CHECK_INT(item.attempt, 2);
     taken(&item, "x", 1);
-    /* The item is too late, and its attempts are used up. */
+    /* The item is both too late and out of attempts. The reason is "late". */
     all_due(now - LATE);
     poll_now(&q);
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
@@ -316,7 +316,7 @@ TEST(a_redriven_item_is_due_again_and_not_late_at_once) {
         if (leases) OK(&q, delayq_ack(&q, &item));
         OK(&other, delayq_take(&other, &item, 20000));
         taken(&item, "y", 1);
-        /* A handle without the option redrives an item to the ready list,
+        /* A handle without max_late_ms redrives an item to the ready list,
          * without a due time. */
         delayq_close(&other);
         open_queue(&other, "jobs");

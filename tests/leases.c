@@ -296,7 +296,7 @@ TEST(extend_moves_the_end_of_a_lease_and_its_ticket) {
     take(&q, &item, "x", 1);
     OK(&q, delayq_extend(&q, &item, 60000));
     CHECK_STATUS(&other, delayq_take(&other, &none, 80), DELAYQ_EMPTY);
-    /* 0 stands for the handle's own lease_ms */
+    /* 0 means the handle's own lease_ms */
     OK(&q, delayq_extend(&q, &item, 0));
     take(&other, &none, "x", 2);
     CHECK_STATUS(&q, delayq_extend(&q, &item, 5), DELAYQ_GONE);
@@ -336,7 +336,7 @@ TEST(an_item_without_attempts_left_goes_to_the_dead_letters) {
     delayq_close(&q);
 }
 
-/* Bury an item with this text, and read the text back. */
+/* Bury an item with the text `why`, and check that `want` is read back. */
 static void why_is(delayq *q, const char *why, const char *want) {
     delayq_item item;
     delayq_dead dead;

@@ -23,7 +23,7 @@ check() {
     if "$@" >"$dir/.said" 2>&1; then ok; else bad "$sentence"; cat "$dir/.said"; fi
 }
 
-# wish SENTENCE COMMAND...: if the command fails, that is a warning
+# wish SENTENCE COMMAND...: prints a warning if the command fails
 wish() {
     sentence=$1
     shift
@@ -58,7 +58,7 @@ has() {
 }
 
 # fetch COMMAND...: tries a download up to three times. If all tries fail, the
-# suite is skipped, with a reason that ends in "can't be had"
+# caller skips the suite, with a reason that ends in "can't be had"
 fetch() {
     for pause in 5 20; do
         "$@" && return

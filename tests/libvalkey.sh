@@ -5,8 +5,8 @@
 #
 #     tests/libvalkey.sh [TEST]
 #
-# LIBVALKEY   a folder with libvalkey's sources, instead of the download of a
-#             Python package that contains version 0.5
+# LIBVALKEY   a folder with libvalkey's sources; without it, a Python package
+#             that contains version 0.5 is downloaded
 #
 # Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1

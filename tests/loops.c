@@ -1,7 +1,7 @@
 /*
- * A program's loop during a fault that lasts. No loop spins, no push is missed,
- * no wake is lost, and no call blocks longer than promised. The clock skips
- * most of the waiting. The time that a call blocks is the sum of its polls.
+ * A program's loop during a lasting fault. No loop may spin, no push or wake is
+ * lost, and no call blocks longer than promised. The clock skips most of the
+ * waiting. The time that a call blocks is the sum of its polls.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -75,8 +75,8 @@ static void loop_turn(delayq *q, enum loop kind, int64_t left_ms) {
     sleep_on_fds(q, wait_ms < left_ms ? wait_ms : left_ms);
 }
 
-/* Loop before the fault and during the fault, in a process of its own, and
- * check the numbers of turns, polls and log lines that the fault has caused. */
+/* Loop before the fault and during it, in a process of its own. Check how many
+ * turns, polls and log lines there were during the fault. */
 static void loop_process(void *argument) {
     const struct loop_options *with = (const struct loop_options *)argument;
     delayq_options o = options_for(with->s, "jobs");
@@ -381,7 +381,7 @@ TEST(what_makes_the_descriptors_readable_is_taken_at_once) {
             m.due_ms = 1; /* the item has been due for long */
             OK(&other, delayq_offer_many(&other, &m, 1));
         }
-        /* If a take returns EMPTY, a descriptor is readable soon. */
+        /* If a take returns EMPTY, a descriptor must soon be readable. */
         for (tries = 0; status == DELAYQ_EMPTY && tries < 5; tries++) {
             struct pollfd p[3];
             size_t n = delayq_fds(&q, fds, 3), k;
@@ -420,7 +420,7 @@ static void *waker(void *most_us) {
         }
         delayq_wake(sleeper);
         woken_us = now_us();
-        if (most < 1000) usleep(1000); /* not to spin all the time */
+        if (most < 1000) usleep(1000); /* so that it doesn't always spin */
     }
     return NULL;
 }
@@ -634,8 +634,8 @@ static void stall_the_script(void *unused) {
 }
 
 /* The login's reply is slow, and the script's reply never comes. One limit
- * holds for both together, because the script is sent early enough for two
- * round trips of the login. */
+ * holds for both together, because the script is sent so early that the limit
+ * leaves time for two round trips as slow as the login's. */
 TEST(an_offer_that_connects_first_has_one_limit) {
     server s;
     delayq q;
@@ -670,8 +670,8 @@ struct chunk {
     char bytes[8192];
 };
 
-/* Run a line that delays every byte by 5 ms, in each direction. Descriptors 1
- * and 2 are the two ends of a connection, 3 and 4 those of the next. */
+/* Run a line that delays every byte by 5 ms, in each direction. fds[1] and [2]
+ * are the two ends of a connection, fds[3] and [4] those of the next one. */
 static char line_path[104];
 static void long_line(void *argument) {
     struct chunk *kept = SHARED(struct chunk, 256);
@@ -787,8 +787,8 @@ TEST(a_timeout_that_is_shorter_than_the_round_trip_loses_nothing) {
             FAIL("not connected: %s", delayq_errmsg(&q));
         usleep(1000);
     }
-    /* No take may lose an item because it did not wait for the reply, unless
-     * the machine stalls for longer than the line needs. */
+    /* A take loses an item if it ends before the reply comes. That may happen
+     * only if the machine stalls for longer than the line needs. */
     for (i = 0; i < 20; i++) freeReplyObject(run(c, "RPUSH jobs y"));
     do taken += delayq_take(&q, &item, 0) == DELAYQ_OK;
     while (left_in(c) > 0 && now_us() - began < 40000000LL * test_slow());

@@ -148,8 +148,8 @@ static int is_free(int port) {
     return free;
 }
 
-/* Reserve a port for this process, among all test runs. The name of an abstract
- * socket is in use while the socket is open. */
+/* Reserve a port among all test runs, by the name of an abstract socket. The
+ * socket stays open, so that the name stays in use. */
 static int reserve(int port) {
     struct sockaddr_un a;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), n;
@@ -164,9 +164,9 @@ static int reserve(int port) {
     return 0;
 }
 
-/* The port, and the port 10,000 above it for a cluster's bus, are below the
- * ports that the system gives to clients, and apart from those of
- * with-cluster.sh. */
+/* Returns a free port. This port, and the port 10,000 above it for a cluster's
+ * bus, are below the ports that the system gives to clients. with-cluster.sh
+ * uses other ports. */
 int free_port(void) {
     static int next;
     if (next == 0) next = 11000 + getpid() * 37 % 9000;
@@ -373,7 +373,7 @@ static volatile int64_t *server_clock; /* microseconds added to the real time */
 
 static server *clocked; /* the server whose clock is set */
 
-/* Valkey 9.1 sees the new time a few ms later, so wait for that. */
+/* Valkey 9.1 sees the new time a few ms later, so wait until it does. */
 void server_set_clock(int seconds) {
     redisContext *c;
     struct timespec t;
@@ -686,7 +686,7 @@ static int run_test(const struct test *t, int output) {
     return WEXITSTATUS(status);
 }
 
-/* Write the path of the file with a test's first output to `path`. */
+/* Set `path` to the file with the output of a test's first run. */
 static void first_output(char *path, size_t size, int i) {
     snprintf(path, size, "%s/first%d", run_dir, i);
 }
@@ -744,7 +744,7 @@ static void tell_progress(int done) {
         dprintf(2, "   %d of %d\n", done, chosen_count);
 }
 
-/* Returns the number of a test that no other worker has begun, or -1. */
+/* Returns the number of the next test to run, or -1 if there is none. */
 static int next_test(int alone) {
     int i;
     if (!alone && run_state->again_count > AGAIN_MAX) return -1;

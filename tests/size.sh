@@ -1,13 +1,13 @@
 #!/bin/sh
 # `make size`: prints what the library adds to a program at -Os, without hiredis
-# and libc. First the code, with the scripts, of three programs: one that only
-# offers, one that offers, takes and ticks (tests/size/), and one that calls
-# everything. Their linker drops unused functions (-ffunction-sections,
-# --gc-sections). Then the RAM per handle, and the deepest stack of any public
-# function, from the compiler's call graph. All this is printed for this machine
-# and, if its cross compiler is installed, for ARM. The Linux compiler makes the
-# code for the Cortex-M4 (Thumb-2, VFPv4 of single precision), with the port of
-# examples/device.
+# and libc. It measures the code, with the scripts, of three programs: one only
+# offers, one offers, takes and ticks (tests/size/), and one calls everything.
+# Their linker drops unused functions (-ffunction-sections, --gc-sections).
+# Further columns are the RAM per handle, and the deepest stack of any public
+# function in the compiler's call graph. All this is printed for this machine
+# and, if its cross compiler is installed, for ARM. The compiler for ARM Linux
+# makes the code for the Cortex-M4 (Thumb-2, VFPv4 of single precision), with
+# the port of examples/device.
 #
 # At the end it prints the memory that calls use at run time, including hiredis
 # and libc: the heap, and the stack of every public function

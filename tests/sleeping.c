@@ -11,7 +11,7 @@ static long processors, looks;
 
 static int late_poll(struct pollfd *fds, nfds_t count, int ms) {
     (void)fds;
-    clock_us += ms * 1000LL + ms; /* Linux may be this late */
+    clock_us += ms * 1000LL + ms; /* Linux may be late by 1 us for each ms */
     if (ms > 0 || count == 0) return 0;
     looks++;
     clock_us++;
@@ -71,7 +71,7 @@ static void begin_waits(void) {
     looks = 0;
 }
 
-/* Wait for a reply that comes after `us`. Returns 1 if it comes while awake. */
+/* Wait for a reply that comes after `us`. Returns 1 if the wait gets it. */
 static int wait_awake(int us) {
     struct pollfd p;
     q.own.now_us = clock_us;

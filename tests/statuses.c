@@ -188,7 +188,7 @@ TEST(an_offer_that_outlives_its_key_is_stored_once_and_its_ticket_is_true) {
 
 enum verb { TAKE, TAKE_MANY, ACK_TAKE, VERBS };
 
-/* The item is lost with the reply. Then the server requires a password. */
+/* Lose an item with the reply, on a server that then requires a password. */
 static void lose_an_item(server *s, redisContext *c, enum verb verb) {
     delayq q, other;
     delayq_options o = options_for(s, "jobs");

@@ -25,8 +25,8 @@ extern volatile int64_t clock_ahead_us;
 int64_t clock_us(void);
 
 /* If this is not 0, a poll waits at most this many real ms, and then the clock
- * skips the rest of the timeout. With 20 a minute without any reply takes a
- * second. */
+ * skips the rest of the timeout. With 20, a minute without any reply takes a
+ * real second. */
 extern int clock_skips;
 
 int test_poll(struct pollfd *p, nfds_t n, int timeout_ms);

@@ -97,7 +97,7 @@ long long now_us(void);
         }                                                                 \
     } while (0)
 int test_slow(void);  /* time factor: 1, or more under ASan and valgrind */
-int test_brief(void); /* 1 if tests should do less, as under valgrind, qemu */
+int test_brief(void); /* 1: tests should do less (under valgrind, qemu) */
 /* Returns the number of bytes from one cut of a connection to the next: `full`
  * in a full run, 7 * full by default, or `brief` if test_brief() is 1. */
 int test_step(int full, int brief);
@@ -227,7 +227,7 @@ size_t element(unsigned char *to, int id_len, int long_size, const char *id,
 
 #ifdef DELAYQ_VERSION_MAJOR /* not 0.1 */
 /* Take once. With an outbox also tick, and sleep for 5 ms; without one wait for
- * 0.1 s. The function is static, since it calls the delayq of its file. */
+ * 0.1 s. Static, since it calls the delayq of the file that includes it. */
 __attribute__((unused)) static void take_once(delayq *q, int has_box) {
     delayq_item item;
     delayq_take(q, &item, has_box ? 0 : 100);

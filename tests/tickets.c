@@ -103,8 +103,8 @@ TEST(peek_pages_through_in_due_order_and_touches_nothing) {
     }
     CHECK_INT(seen, 20);
     CHECK_TEXT(contents(main_connection()), before);
-    /* A ticket from a peek can be cancelled. Afterwards another peek can still
-     * begin after this ticket. */
+    /* A ticket from a peek can cancel its item. Another peek can still begin
+     * after this ticket. */
     OK(&q, delayq_cancel(&q, &after));
     CHECK_STATUS(&q, delayq_peek(&q, items, 7, &n, &after), DELAYQ_EMPTY);
     CHECK_STATUS(&q, delayq_peek(&q, NULL, 7, &n, NULL), DELAYQ_ERR_ARG);
@@ -156,7 +156,7 @@ TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
         CHECK_STATUS(&q, delayq_cancel(&q, &a.ticket), DELAYQ_GONE);
         OK(&q, delayq_cancel(&q, &c.ticket));
         CHECK_INT(ask_int("LLEN " MIRROR), 0);
-        /* If the item is no longer pending, a replace is a usual offer. */
+        /* If no item is pending, `replace` only stores the new one. */
         c.status = DELAYQ_OK;
         OK(&q, delayq_offer_message(&q, &c));
         CHECK_INT(ask_int("ZCARD " ZSET), 1);
@@ -658,7 +658,7 @@ TEST(handles_that_lease_old_elements_at_one_moment_have_tickets_of_their_own) {
         o.lease_ms = 60000;
         OK(&q[i], delayq_open(&q[i], &o));
         memcpy(q[i].handle_id, q[0].handle_id, sizeof q[i].handle_id);
-        q[i].last_order = order; /* the same time by both clocks */
+        q[i].last_order = order; /* as if both clocks showed the same time */
         ask("RPUSH jobs x");
         OK(&q[i], delayq_take(&q[i], &items[i], 0));
     }

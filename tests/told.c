@@ -113,8 +113,8 @@ TEST(a_call_that_is_done_says_nothing_of_scripts_that_were_lost) {
     delayq_close(&q);
 }
 
-/* Connect through the proxy. Before a reconnect, remove all pending items, as
- * if somebody had taken them, and the scripts. */
+/* Connect through the proxy. Before a reconnect, flush the scripts, and remove
+ * all pending items, as if they had been taken. */
 static redisContext *connect_late(void *user, int timeout_ms) {
     if (proxy->connections > 0) {
         usleep(20000);
@@ -161,7 +161,7 @@ TEST(after_a_reply_that_came_twice_an_offer_may_have_happened) {
 /* --- outboxes ------------------------------------------------------------ */
 
 TEST(a_tick_tells_of_its_ring_though_another_call_has_failed_meanwhile) {
-    open_proxied(8192); /* so small that the proxy reads a request at once */
+    open_proxied(8192); /* a small outbox: the proxy reads a request at once */
     refuse("BUSY forged", 1 << 30);
     OFFER(&q, "x", 0);
     UNTIL(turn(&q) == DELAYQ_ERR_AGAIN);

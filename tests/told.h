@@ -22,7 +22,7 @@ __attribute__((unused)) static const char *falsehood(const delayq *q,
                : NULL;
 }
 
-/* Not in old headers, nor in recipes: a macro would evaluate `q` twice. */
+/* Old headers and recipes don't use these macros, which evaluate `q` twice. */
 #if defined DELAYQ_BROADCAST && !defined UNTOLD
 #define TOLD(q, call, ...) honest(q, call(q, __VA_ARGS__), #call)
 #define delayq_open(q, ...) TOLD(q, delayq_open, __VA_ARGS__)

@@ -292,9 +292,9 @@ OLD_TEST(broadcasts_of_one_version_are_read_by_the_other_and_go_on_in_it) {
     }
 }
 
-/* Handles of the current version make dead letters of late items. Meanwhile an
- * older version moves due items of the queue, which are handed out even if they
- * are late. The older version also reads and redrives the dead letters. */
+/* Handles of the current version make dead letters of late items. But an item
+ * that an older version has moved is handed out even if it is late. The older
+ * version also reads and redrives the dead letters. */
 OLD_TEST(what_an_older_version_moves_is_never_late) {
     const struct peer *older = versions[0], *today = versions[1];
     struct peer_options o;
@@ -431,7 +431,7 @@ static void store_many(int delay_ms) {
 }
 
 /* Make three offers under a key. The second one is refused, and the third one
- * replaces the first. Then cancel or reschedule some. */
+ * replaces the first. Then cancel or reschedule some of the items. */
 static void store_one(void) {
     char text[3][16];
     delayq_message m[3];
@@ -572,7 +572,7 @@ static void pop(void) {
     if (status == DELAYQ_EMPTY) return;
     happened(status, "take_many");
     for (i = 0; i < n; i++) ended(id_of(&items[i]));
-    usleep(20000); /* leaves most items to the others */
+    usleep(20000); /* so that the others get most items */
 }
 
 static const struct role {

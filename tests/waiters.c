@@ -82,7 +82,7 @@ static void start(int i) {
     UNTIL(waiters[i].id[0]);
 }
 
-/* Returns the number of the leader, or -1. */
+/* Returns the number of the leader, or -1 if none of the waiters leads. */
 static int leader(void) {
     redisReply *r =
         run(main_connection(), "ZRANGE " WAITERS " " LEADER_RANK " WITHSCORES");
@@ -245,8 +245,8 @@ TEST(what_is_ready_goes_at_once_to_all_who_wait) {
 }
 
 /* Items fall due together. The leader takes some of them, and its script wakes
- * as many others as the rest needs. These leave the set, except for the next
- * leader. All others are frozen, so that only the leader takes. */
+ * enough waiters for the rest. The woken waiters leave the set, except for the
+ * next leader. All but the leader are frozen, so that only the leader takes. */
 static void leader_calls_others(size_t takes, int items, int calls) {
     delayq p;
     delayq_message m[6];
@@ -461,8 +461,8 @@ TEST(the_leader_and_all_but_one_standby_are_frozen_while_many_sleep) {
     delayq_close(&p);
 }
 
-/* The exception: if the leader and all standbys are frozen, only a sleeper
- * finds an item. Each sleeper polls every max_wait_ms. */
+/* Frozen waiters delay an item by a second at most, unless the leader and all
+ * standbys are frozen. Then a sleeper finds it, at a poll every max_wait_ms. */
 TEST(the_leader_and_all_standbys_are_frozen_while_many_sleep) {
     delayq p;
     int i;
@@ -526,7 +526,7 @@ static void add_dead(int dead, int sleepers) {
 }
 
 /* The first entries of the set are dead waiters. One script removes at most 64
- * of them. More of them must not each delay an item. */
+ * of them. If there are more, they must not delay an item each. */
 static void dead_are_ahead(int dead) {
     delayq p;
     int i;
@@ -558,7 +558,7 @@ TEST(the_set_does_not_grow_with_the_dead) {
     prepare(3);
     start_all();
     add_dead(1100, 1);
-    for (i = 0; i < 10; i++) { /* the dead entries must not become more */
+    for (i = 0; i < 10; i++) { /* the number of dead entries must not grow */
         kill(waiters[2].pid, SIGKILL);
         waitpid(waiters[2].pid, NULL, 0);
         start(2);
@@ -637,7 +637,7 @@ TEST(a_take_that_ends_leaves_the_waiters) {
     }
 }
 
-/* A handle enters the set. After the server has replied to its take, it sends a
+/* A handle enters the set with a take. The server replies, and then sends it a
  * promotion and a due time. Both messages arrive before the reply. */
 static void messages_overtake_the_reply(int promoted) {
     delayq p;

@@ -342,8 +342,8 @@ TEST(a_push_is_noticed_after_another_one_was_taken) {
     delayq_close(&q);
 }
 
-/* A take straight from the zset does not change the list. If the handle hears
- * of a push, it takes the item at once, without polling the list first. */
+/* A take straight from the zset does not change the list, so it stays tracked.
+ * At a push, the handle takes the item at once, without polling the list. */
 TEST(a_consumer_of_delayed_items_asks_once_to_be_told_of_pushes) {
     delayq q;
     delayq_item item;

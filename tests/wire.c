@@ -46,7 +46,7 @@ TEST(golden_bytes_of_the_native_format) {
     CHECK(memcmp(big + 17, "\0\0\0\0\0\0\0\5", 8) == 0);
 }
 
-/* An old element can look like a new one, if its id begins with 16 and its
+/* An old element looks like a new one if its id begins with the byte 16 and its
  * payload contains the right length. */
 TEST(an_old_fleet_reads_its_own_format_first) {
     unsigned char e[64], payload[14] = "x--------tails";
@@ -59,7 +59,7 @@ TEST(an_old_fleet_reads_its_own_format_first) {
     big = e[8] == 0;
     dq_elem_put_uint(payload + 1, 8, big, 5);
     memcpy(e + 16, payload, sizeof payload);
-    /* parsed as with any other wire */
+    /* with any other wire it is read as a new one */
     CHECK_INT(dq_elem_parse(e, n, big, 0, &at), 16);
     CHECK_INT(dq_elem_parse(e, n, big, 1, &at), DQ_ELEM_OLD);
     CHECK_INT(at, 16);
@@ -153,7 +153,7 @@ TEST(an_element_in_the_set_has_the_bytes_of_its_wire) {
     delayq_close(&q);
 }
 
-/* Write the commands of scripts that MONITOR shows before `upto` to `to`. */
+/* Write to `to` the commands of scripts that MONITOR shows before `upto`. */
 static void monitored(redisContext *m, const char *upto, char *to,
                       size_t size) {
     size_t n = 0;
@@ -198,7 +198,7 @@ TEST(the_seeds_trace_of_offer_and_transfer) {
     ask("ECHO mark-two");
     monitored(m, "mark-two", trace, sizeof trace);
     CHECK_HAS(trace, "\"RPUSH\" \"zlyx\" \"'0001'\"");
-    /* Only the first equal element leaves the mirror, as with LREM 1. */
+    /* Of equal elements, only the first leaves the mirror, as with LREM 1. */
     CHECK_HAS(trace, "\"LTRIM\" \"redisson_delay_queue:{zlyx}\" \"1\" \"-1\"");
     CHECK_HAS(trace, "\"ZREMRANGEBYRANK\" "
                      "\"redisson_delay_queue_timeout:{zlyx}\" \"0\" \"0\"");
@@ -325,7 +325,7 @@ TEST(an_old_id_is_a_finite_double_that_differs_between_handles) {
     dq_elem_next_id(&q, b);
     CHECK(memcmp(a, b, 8) < 0);
     other.last_order = q.last_order - 1;
-    other.conn->clock_offset_us = 0; /* both ids are of the same microsecond */
+    other.conn->clock_offset_us = 0; /* both ids are made in one microsecond */
     dq_elem_next_id(&other, c);
     CHECK(memcmp(b, c, 8) != 0);
     CHECK(memcmp(b, c, 7) == 0);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run a command with DELAYQ_URL set to a private server. The server has a
 # temporary folder and no persistence, and ends with the command.
-# DELAYQ_SERVER_PID is the server's process. If DELAYQ_URL is set already, that
+# DELAYQ_SERVER_PID is the id of its process. If DELAYQ_URL is set already, that
 # server is used, and DELAYQ_SERVER_PID is not set.
 unset DELAYQ_SERVER_PID
 [ -n "$DELAYQ_URL" ] && exec "$@"

@@ -110,7 +110,7 @@ for my $line (split /\n/, $frame) {
         }
         (my $rest = $part) =~ s/[\x{2588}-\x{258f}]/ /g;
         $x += $cells;
-        # give each text between blanks a position, which no font changes
+        # give each text between blanks its own position, whatever the font
         for my $text (split /(\s{2,}|^\s+|\s+$)/, $rest) {
             my $used = 0;
             $used += columns($_) for split //, $text;

@@ -5,9 +5,9 @@
  * few of them have expired. An event reaches only clients that are connected at
  * that moment.
  *
- * Jobs are due at random within 4 s. The rows are 10^4 jobs; 10^5 jobs; 10^4
- * jobs and ten times as many others that are due in an hour; and 10^4 jobs with
- * a consumer that is away during the third of the 4 s.
+ * Jobs are due at random within 4 s. The rows: 10^4 jobs; 10^5 jobs; 10^4 jobs
+ * beside 10^5 others that are due in an hour; 10^4 jobs, with a consumer that
+ * is away during the third second.
  */
 #include "bench.h"
 

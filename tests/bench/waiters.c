@@ -1,17 +1,17 @@
 /*
- * waiters -- the server's cost of an item for which 1, 10 or 100 consumers
- * wait; the scripts, the number of consumers that wake, and the lateness.
- * Consumers wait on all three queues at once. The queues get items in turn, by
- * an offer with a delay of 20 ms or by a push. The cost of the same time
- * without an item is subtracted. At the end the leader of 10 consumers is
- * killed or frozen ten times. Each consumer is a process.
+ * waiters -- the cost of an item for which 1, 10 or 100 consumers wait: the
+ * server's CPU time, the scripts, the consumers that wake, and the lateness.
+ * Each consumer is a process, and all three queues have consumers at once. The
+ * queues get items in turn, by an offer with a delay of 20 ms or by a push. The
+ * cost of an equally long time without an item is subtracted. At the end the
+ * leader of 10 consumers is killed ten times, and frozen ten times.
  */
 #include "bench.h"
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define ITEMS 3 /* the delayed items of a queue in a lap; as many are pushed */
+#define ITEMS 3 /* a queue gets 3 delayed and 3 pushed items in each lap */
 #define WINDOW_S 0.05
 #define LOSSES 10
 #define MOST 111
@@ -21,7 +21,7 @@ static redisContext *c;
 static pid_t pids[MOST];
 static const struct queue {
     const char *name, *waiters, *push;
-    int first, count; /* the queue's part of pids[] */
+    int first, count; /* the range of its consumers in pids[] */
 } queues[QUEUES] = {
     {"one", "ZCARD delayq_waiters:{one}", "RPUSH one x", 0, 1},
     {"ten", "ZCARD delayq_waiters:{ten}", "RPUSH ten x", 1, 10},
@@ -147,8 +147,8 @@ static void window(delayq *p, const struct queue *w, int pushed, double *to) {
 
 static double v[QUEUES][2][FIGURES][LAPS];
 
-/* Compute the figures of all laps. Subtract those of a window without an
- * item. */
+/* Compute the figures of all laps. From the figures of a window with an item,
+ * subtract those of a window without an item. */
 static void laps(void) {
     static delayq p[QUEUES];
     int lap, k, n, pushed, f;
@@ -196,7 +196,7 @@ static void print_many(void) {
     fflush(stdout);
 }
 
-/* Returns the index of the leader in pids[], or -1. */
+/* Returns the index of the leader in pids[], or -1 if there is no leader. */
 static int leader(const struct queue *w) {
     redisReply *r;
     int i, found = -1;
@@ -248,7 +248,7 @@ int main(void) {
                                             PROT_READ | PROT_WRITE,
                                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (k = 0; k < QUEUES; k++) start_all(&queues[k]);
-    /* By then each consumer has polled again, and knows how many wait. */
+    /* After 12 s each consumer has polled again, and knows how many wait. */
     sleep(12);
     laps();
     for (k = 0; k < QUEUES; k++) end_all(&queues[k]);

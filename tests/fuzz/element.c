@@ -40,7 +40,7 @@ static void check_head(const delayq *q, const unsigned char *id,
     free(e);
 }
 
-/* Check that the key of a ticket's text makes the same text again. */
+/* Check that the key made from a ticket's text makes the same text again. */
 static void check_same_text(const char *text, const unsigned char *key,
                             size_t n, size_t due_len) {
     int kind = n == 17 ? 16 : n == 9 ? 8 : DQ_ELEM_OLD;
@@ -51,7 +51,7 @@ static void check_same_text(const char *text, const unsigned char *key,
     CHECK(strcasecmp(again.text, text) == 0);
 }
 
-/* Check that the key of an element's ticket is the element's first bytes. */
+/* Check that the key made from an element's ticket is the element's start. */
 static void check_ticket(int64_t due_ms, const unsigned char *e, int kind) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n;

@@ -1,12 +1,12 @@
 /*
- * Fuzz the image of a kept outbox. It is opened, used and closed, twice. There
- * must be no crash and no hang, and an image that is refused must not change.
+ * Fuzz the image of a kept outbox. A handle opens, uses and closes it, twice.
+ * There must be no crash or hang, and an image that is refused must not change.
  *
- * The first byte of the input has option bits. With 1 the marks and entries get
- * correct CRCs and numbers, so that their contents are accepted. With 2 the
- * input has only the rings, and the marks are those of a new image. With 4 the
- * second ring begins in the middle of the input. 8 and 16 choose the wire. The
- * other bytes are the image or the rings.
+ * The first byte of the input has option bits. With 1 or 2, the marks and
+ * entries get correct CRCs and numbers, so that their contents are accepted.
+ * With 2, the input has only the rings, and the marks are those of a new image.
+ * With 2 and 4, the second ring begins in the middle of the input. Bits 8 and
+ * 16 choose the wire. The other bytes are the image or the rings.
  *
  * The server, the clock and the functions are in reply.c.
  */
@@ -19,8 +19,8 @@
 
 static unsigned char *image;
 
-/* Give an image's entries their numbers, sizes and CRCs, as far as the entries
- * fit. */
+/* Give the entries of a ring correct numbers, sizes and CRCs, up to the first
+ * entry that does not fit. */
 static void seal_ring(unsigned char *data, size_t size, size_t from,
                       uint64_t number, uint32_t crc) {
     while (from + sizeof(dq_entry) <= size) {

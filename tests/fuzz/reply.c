@@ -1,7 +1,7 @@
 /*
- * Fuzz the replies of a server, to all functions in any order. There must be no
- * crash, no leak and no hang. Each status must be valid, each payload readable,
- * and each error text one line.
+ * Fuzz a server's replies to all functions, called in any order. There must be
+ * no crash, no leak and no hang. Each status must be valid, each payload must
+ * be readable, and each error text must be one line.
  *
  * This file simulates the server. Whenever delayq polls, the server reads the
  * request, checks that it is Redis' protocol, and replies from the input. The
@@ -18,7 +18,7 @@
  *
  *     sTEXT'      a bulk string
  *     hXYZ.       a bulk string of numbers, see number
- *     jXYZ.       these numbers as integers, each an element of the array
+ *     jXYZ.       such numbers as integers, elements of the array around them
  *     xKATEXT'    an element: kind K (n, j, o), attempt A, payload
  *     dKATEXT'    a dead letter: the same, with its first line
  *     iX          an integer
@@ -312,7 +312,7 @@ static void put_array(struct bytes *b, int depth) {
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
 #define WAITERS DQ_WAITERS "{jobs}"
 
-/* Put the next value of the input. Returns the number of its elements. */
+/* Put the next value of the input. Returns how many array elements it has. */
 static size_t put_value(struct bytes *b, int depth) {
     size_t n = 0;
     const unsigned char *from;
@@ -379,7 +379,7 @@ static void say(struct connection *c, const char *value) {
 struct command {
     char name[64]; /* the first word; with CLIENT and SCRIPT the first two */
     size_t words;
-    /* the script that the command runs, if note_word() knows it, or NULL */
+    /* the script that the command runs; NULL if note_word() doesn't list it */
     const dq_script *script;
 };
 
@@ -521,7 +521,7 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     nfds_t i;
     int n;
     CHECK(++polls < 100000);
-    if (at == end || polls > 300) { /* to end waits without a limit */
+    if (at == end || polls > 300) { /* ends calls that wait without a limit */
         delayq_wake(&queues[0]);
         delayq_wake(&queues[1]);
     }
@@ -908,7 +908,7 @@ static void run_op(int letter) {
                    ? ops[i].cast
                    : ops[i].good;
         ops[i].run();
-        serve_all(); /* since calls of an outbox don't poll */
+        serve_all(); /* since calls don't poll if there is an outbox */
     }
 }
 

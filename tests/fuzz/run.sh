@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run each fuzzer of `make fuzz` for SECONDS, on a copy of its corpus. If
-# SECONDS is 0, it only reads the corpus. An input that crashes it is kept in
-# the build folder. Ends in "N passed, N failed, N skipped".
+# SECONDS is 0, the fuzzers only read the corpus. An input that crashes a fuzzer
+# is kept in the build folder. Ends in "N passed, N failed, N skipped".
 #
 #     run.sh [SECONDS [BUILD]]
 seconds=${1:-30}

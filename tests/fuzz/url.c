@@ -33,8 +33,8 @@ static void check_fields(const dq_url *u, const char *url, size_t size) {
     CHECK(u->login || (!u->user[0] && !u->password[0]));
 }
 
-/* Check that there are at most 64 error texts. So they are constants, and none
- * contains a part of the input. */
+/* Check that all inputs together have at most 64 error texts. If so, the texts
+ * are constants, and none contains a part of an input. */
 static void check_sentence(const char *text) {
     static char *seen[64];
     size_t i;

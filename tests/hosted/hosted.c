@@ -181,7 +181,7 @@ static int sha1(const char *text, size_t n, char hex[41]) {
     return done;
 }
 
-/* Pass on an EVAL or SCRIPT LOAD with the prelude in front of word i. */
+/* Pass on an EVAL or SCRIPT LOAD. Put the prelude before its script, word i. */
 static int pass_script(int fd, const struct request *r, int i) {
     size_t n = strlen(prelude), size = n + r->size[i];
     size_t before = (size_t)(r->word[i] - r->bytes), after;

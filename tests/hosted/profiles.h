@@ -1,8 +1,8 @@
 /*
- * The commands that hosted servers, and other servers with Redis' protocol,
- * refuse. There is one entry per provider and version. hosted.c refuses the
- * same commands in front of a real Redis. Each entry names its sources.
- * "Assumed" means that no public source quotes the text.
+ * The commands that are refused by hosted servers, and by other servers with
+ * Redis' protocol. There is one entry per provider and version. The proxy in
+ * hosted.c refuses the same commands, with a real Redis behind it. Each entry
+ * names its sources. "Assumed" means that no public source quotes the text.
  *
  *     core        1: `make hosted` runs the core of the tests on it
  *     refused     commands and their errors; without an error the connection
@@ -162,7 +162,7 @@ static const struct profile profiles[] = {
                 {"XLEN", "ERR Unknown Redis command called from script"}},
  .lua54 = 1},
 
-/* The source is the same: RESP_ERR_LUA_DISABLED */
+/* Source: as for "garnet", RESP_ERR_LUA_DISABLED */
 {.name = "garnet-without-lua",
  .provider = "Garnet, as delivered",
  .refused = {{"EVAL", "ERR This instance has Lua scripting support disabled"},
@@ -181,7 +181,7 @@ static const struct profile profiles[] = {
               "ip:port|GETNAME|SETNAME"}},
  .in_scripts = {{"PUBSUB", "This Redis command is not allowed from scripts"}}},
 
-/* Source: docs.oracle.com, OCI Cache, restricted commands. Redis' text */
+/* Source: docs.oracle.com, OCI Cache, restricted commands. Texts of Redis. */
 {.name = "oci-sharded",
  .provider = "OCI Cache, sharded",
  .refused = {{"EVAL", "ERR unknown command 'EVAL', with args beginning with: "},

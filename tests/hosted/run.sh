@@ -5,13 +5,15 @@
 #
 #     tests/hosted/run.sh TESTS [PROFILE...]
 #
-# These tests are left out: tests of the server's own limits (a request that is
-# too long, a server that has ended), since a proxy does not have them; tests of
-# users with fewer rights, since they don't go through the proxy; tests of
-# version 0.1; tests of an outbox that fetches ahead, since this depends on the
-# round trip; tests of a lone consumer's commands, since its cost is measured;
-# long tests. A few tests run first. If more than half of them fail, the other
-# tests of the profile are not run. All output goes to build/hosted/. Ends in
+# These tests are left out:
+# - of the server's limits (a long request, a server that has ended), since a
+#   proxy does not have them
+# - of users with fewer rights, since they don't go through the proxy
+# - of an outbox that fetches ahead, since this depends on the round trip
+# - of a lone consumer's commands, which the cost below includes
+# - of version 0.1, and long tests
+# A few tests run first. If more than half of them fail, the other tests of the
+# profile are not run. All output goes to build/hosted/. Ends in
 # "N passed, N failed, N skipped".
 cd "$(dirname "$0")/../.." || exit 1
 tests=$1
@@ -80,7 +82,7 @@ profile() {
         run "$logs/$profile.log" -j 16 $core $without
     fi
     count
-    # If a script uses an undeclared key by pcall, no test fails.
+    # A script that uses an undeclared key by pcall is found only in the log.
     LC_ALL=C sed -n 's/.*\(undeclared: [A-Z]* [a-z_]*\).*/    \1/p' \
         "$DELAYQ_TEST_LOG" | grep -v -e ' delayq_counters$' \
         -e ' L[A-Z]* redisson_delay_queue$' | sort -u >"$logs/$profile.undeclared"

@@ -546,11 +546,11 @@ TEST(an_undecodable_element_jams_java_until_c_moves_it_away) {
     tell(&p, "watch q");
     freeReplyObject(run(c, "ZADD " ZSET " 2 poison"));
     OFFER(&q, "good", 0);
-    usleep(5000); /* in the same millisecond Java's item would come first */
+    usleep(5000); /* so that Java's item is due later, and comes second */
     tell(&p, "offer q 0 %s", HEX("better")); /* makes Java poll */
     CHECK_TEXT(tell(&p, "take q 1000"), "-");
-    /* Java's BLPOP may end a little later. Until then it would get an item that
-     * nobody reads. */
+    /* Java's BLPOP may end a little later than its take. Until then the BLPOP
+     * would get an item that nobody reads. */
     UNTIL(number("EVAL %s 0", "return tonumber(string.match(\n"
                               "  redis.call('INFO', 'clients'),\n"
                               "  'blocked_clients:(%d+)'))") == 0);
@@ -587,8 +587,8 @@ TEST(attempts_begin_anew_when_java_has_moved_the_item) {
     finish();
 }
 
-/* A native element stops an old Redisson's transfer for good, so the handle
- * writes none. */
+/* A native element would stop an old Redisson's transfers for good, so a native
+ * handle must refuse this queue. */
 TEST(an_old_fleet_is_jammed_by_a_native_element_and_guarded_against_it) {
     unsigned char e[64];
     peer p;
@@ -607,7 +607,7 @@ TEST(an_old_fleet_is_jammed_by_a_native_element_and_guarded_against_it) {
     CHECK_STATUS(&q, delayq_take(&q, &item, 3000), DELAYQ_ERR_WIRE);
     delayq_close(&q);
     CHECK_TEXT(tell(&p, "take q 9000"), HEX("java"));
-    /* Show what would happen otherwise. */
+    /* Show what a native element would do. */
     freeReplyObject(run(c, "ZADD " ZSET " 2 %b", e, n));
     tell(&p, "offer q 0 %s", HEX("stuck"));
     CHECK_TEXT(tell(&p, "take q 2000"), "-");
@@ -746,8 +746,8 @@ static size_t random_bytes(unsigned char *to, int n) {
     return (size_t)n;
 }
 
-/* Make a payload that looks like the end of a new element if it follows an old
- * id that begins with 16 (a byte, a length, as many bytes) or 8 (one NUL). */
+/* Make a payload that lets an old element look new: one NUL if the id begins
+ * with 8, or a byte, a length and as many bytes if the id begins with 16. */
 static void make_shaped(shaped *to) {
     unsigned char length[128], any[64];
     int size = rand() % 2 ? 8 : 4, rest = rand() % 30;

@@ -29,7 +29,7 @@ static long long now_ms(void) {
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-/* Write a line by one write(), so that a kill leaves no partial line. */
+/* Write a line with one write(), so that a kill leaves no partial line. */
 static void note(char letter, long id, long long ms) {
     char line[64];
     int n = snprintf(line, sizeof line, "%c %ld %lld\n", letter, id, ms);
@@ -65,7 +65,7 @@ static void work(delayq *q) {
         note('T', id, now_ms());
         if (what < 10) {
             (void)delayq_nack(q, &item, rand() % 200);
-            /* if what >= 98, forget the item until its lease ends */
+            /* if what >= 98, do nothing, so the item comes again */
         } else if (what < 98) {
             delayq_status status;
             note('a', id, now_ms());

@@ -7,9 +7,9 @@
 #
 #     tests/interop/soak.sh BUILD SECONDS [VERSION...]
 #
-# The server is stopped by SHUTDOWN. If Redis 7.0 is killed in the middle of a
-# write, it keeps the beginning of a MULTI in its AOF, and runs it at the
-# restart after the next. Then items would come twice.
+# The server is stopped by SHUTDOWN. A Redis 7.0 that is killed in the middle of
+# a write keeps the beginning of a MULTI in its AOF, and runs that part at the
+# restart after the next, so items would come twice.
 cd "$(dirname "$0")/../.." || exit 1
 build=$PWD/$1 seconds=$2
 shift 2
@@ -33,7 +33,7 @@ serve() {
     until [ "$(cli ping)" = PONG ]; do sleep 0.05; done
 }
 
-# begin SLOT: (re)starts its process. 1, 2: Java; 3, 4: C offers; 5-7: C takes
+# begin SLOT: (re)starts a process. 1, 2: Java; 3, 4: C offers; 5-7: C takes
 begin() {
     born=$((born + 1))
     case $1 in
@@ -46,7 +46,7 @@ begin() {
     eval "slot$1=$!"
 }
 
-# finish SLOT: kills its process with kill -9
+# finish SLOT: kills the slot's process with kill -9
 finish() {
     eval "pid=\$slot$1 slot$1="
     [ -n "$pid" ] || return 0

@@ -1,13 +1,13 @@
 /*
  * The exact cost of delayq for the server and the line: commands, bytes and
  * round trips. The header and the real hiredis run in the simulated world, so
- * each run counts the same.
+ * every run has the same counts.
  *
  *     cost FILE          prints the table, and compares it with FILE
  *     cost FILE --write  writes FILE
  *
- * Ends with 0, or with 1 if a figure is above the one in FILE. The server
- * answers at once. The line has round trips of 20 ms.
+ * Exits with 1 if a figure is above the one in FILE, with 0 otherwise. The
+ * server answers at once, and a round trip takes 20 ms.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,8 +47,8 @@ static int64_t waited_us;      /* time for which the caller has waited */
 typedef struct session {
     net_link *link;
     client *c;
-    int counted;     /* 1: its program's name is not "other" */
-    int64_t sent_us; /* time of its last bytes */
+    int counted;     /* 0: a connection of the process "other" */
+    int64_t sent_us; /* time of its last bytes to the server */
 } session;
 
 static machine *server, *here;
@@ -170,8 +170,8 @@ static void offer_many(delayq *q, int64_t delay_ms) {
     OK(delayq_offer_many(q, m, 100));
 }
 
-/* Count the costs from now on. Before that, sleep until the handle has learned
- * of all items. The server must have all scripts. */
+/* Sleep until the handle has learned of all items, then begin to count. The
+ * server must have all scripts already. */
 static void begins(void) {
     process_sleep(SECOND);
     memset(counts, 0, sizeof counts);
@@ -282,7 +282,7 @@ static void offers_100(void *arg) {
     ends();
 }
 
-/* Take items that are due. With a lease they are also acked. */
+/* Take 60 due items. acks: 0 none, 1 with delayq_ack, 2 with ack_take. */
 static void takes(int64_t lease_ms, int acks) {
     delayq *q;
     int i;
@@ -291,7 +291,7 @@ static void takes(int64_t lease_ms, int acks) {
     offer_many(q, 0);
     process_sleep(SECOND);
     for (i = 0; i < 60; i++) {
-        if (i == 40) begins(); /* after the beginning of the burst */
+        if (i == 40) begins(); /* count from the middle of the burst */
         if (i == 0 || acks != 2) {
             TIMED(delayq_take(q, &item, 1000));
         } else {
@@ -686,8 +686,8 @@ static const struct row {
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
-/* Sentences about costs in other files, each with its row of the table, and the
- * highest figure that it allows. */
+/* Sentences about costs in other files. Each has a row of the table, and the
+ * highest figure with which the sentence is true. */
 static const struct claim {
     const char *file, *text, *row;
     int figure;

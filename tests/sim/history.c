@@ -18,15 +18,15 @@ const char *history_folder;
 static FILE *files[MAX_ACTORS], *driver;
 static int lives[MAX_ACTORS];
 static long number;
-/* For each actor: the items that its calls may change, and since when. */
+/* For each actor: the calls without a result so far, each with its item. */
 static struct intent {
     struct intent *next;
     const item *it;
     int64_t begun_us;
 } * intents[MAX_ACTORS];
 
-/* Returns 1 if each item is changed only by calls that a history can
- * express. */
+/* Returns 1 if a history can express all calls of this plan that change
+ * items. */
 static int is_judged(void) {
     int i;
     if (sim_plan.broadcast || sim_plan.max_late_ms || sim_plan.clears) return 0;
@@ -125,7 +125,7 @@ void history_settled(const actor *a, const item *it, delayq_status status,
             : v == 3 || v == 4 ? " - -1"
                                : " - 0",
             sim_now(), number,
-            /* 98: OK or GONE. An outbox may report OK for both. */
+            /* 98: OK or GONE, since an outbox may report OK in both cases */
             a->outbox && status == DELAYQ_OK ? 98 : status);
     free(i);
 }
@@ -160,7 +160,7 @@ void history_end(void) {
         const item *it = check_item(i);
         char key[16] = "-";
         if (it->key) snprintf(key, sizeof key, "key%d", it->key);
-        /* Due times are whole ms, so an item may be due 1 ms sooner. */
+        /* Due times are whole ms, so an item may be due up to 1 ms early. */
         fprintf(driver, "O jobs %d %" PRId64 " %s\n", it->id, it->delay_ms - 1,
                 key);
         if (it->disturbed || it->lost) fprintf(driver, "D jobs %d\n", it->id);
@@ -168,7 +168,7 @@ void history_end(void) {
     for (i = 0; i < MAX_ACTORS; i++) {
         while (intents[i]) {
             struct intent *next = intents[i]->next;
-            /* The kind of the change was not noted, so write all kinds. */
+            /* The kind of the request is not known, so write all kinds. */
             fprintf(files[i] ? files[i] : driver,
                     "a %" PRId64 " x %d -\nb %" PRId64 " x %d -\n"
                     "n %" PRId64 " x %d - -1\ns %" PRId64 " x %d 0\n",

@@ -50,7 +50,7 @@ struct machine {
 
 extern machine *sim_machines; /* in the order in which they were made */
 
-/* Returns the true time until its clock has advanced by own_us. */
+/* Returns the true time in which the machine's clock advances by own_us. */
 int64_t machine_true_us(const machine *m, int64_t own_us);
 
 /* --- processes ----------------------------------------------------------- */
@@ -104,22 +104,22 @@ struct process {
     process *next;
 };
 
-/* Make a system call take `us`. Other processes may run before it returns. */
+/* Make a system call last `us`. Other processes may run before it returns. */
 void process_charge(int64_t us);
-void process_called(int64_t us); /* The same, and count the call */
+void process_called(int64_t us); /* process_charge, and count the call */
 /* Let the running process sleep until until_us, or until it is woken. */
 void process_block(int64_t until_us);
 /* Wake the process if one of its watched files is ready. */
 void process_notice(process *p);
 void process_end(process *p, const char *how);
-/* Leave the running process to do a server's work, and return to it later. */
+/* Leave the running process to call a server's functions, and return to it. */
 process *process_aside(void);
 void process_go_on(process *before);
 
-/* sys.c: Set the revents as poll does. Returns how many are not 0. */
+/* sys.c: Set each revents as poll does. Returns the number that are not 0. */
 int sys_ready(process *p, struct pollfd *fds, nfds_t count);
 void sys_close_all(process *p);
-void sys_free_all(process *p); /* the same, without closing the connections */
+void sys_free_all(process *p); /* close all files, but no connection */
 /* memory.c: Free the blocks of hiredis. NULL in a program without memory.c. */
 void memory_free_all(process *p) __attribute__((weak));
 
@@ -135,7 +135,7 @@ int conn_take_error(conn *c); /* SO_ERROR */
 int conn_connecting(const conn *c);
 int conn_connected(const conn *c);
 size_t conn_unread(const conn *c);
-/* Return the number of bytes, 0 at the end of the stream, or minus an errno. */
+/* Return the number of bytes, 0 at the end of the stream, or -errno. */
 long conn_read(conn *c, void *to, size_t len, int peek);
 long conn_write(conn *c, const void *bytes, size_t len);
 void conn_name(const conn *c, int peer, struct sockaddr_storage *to,

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define BATCH 20
-#define PATIENCE 120 /* seconds of CPU time for a seed, which needs about 1 */
+#define PATIENCE 120 /* limit of CPU seconds for a seed, which needs about 1 */
 
 typedef struct result {
     uint64_t seed;
@@ -91,7 +91,7 @@ static int read_all(int fd, void *bytes, size_t len) {
 }
 
 /* Run seeds in a process of their own, since it may crash, and leaks the memory
- * of killed actors. Returns the number of results, including a crash. */
+ * of killed actors. Returns the number of results. A crash is one, too. */
 static int run_batch(const uint64_t *seeds, int count, const char *drop,
                      result *results) {
     int ends[2], i, n = 0, status;
@@ -297,7 +297,7 @@ static int run_many(uint64_t first, uint64_t seeds, double seconds,
             count(&other, drop);
         }
         done += (uint64_t)got;
-        if (got < n) next = of[got]; /* run the rest after a crash */
+        if (got < n) next = of[got]; /* go on after a seed that crashed */
         if (real_now() - told > 10) {
             told = real_now();
             fprintf(stderr, "%llu seeds, %.1f virtual hours, %llu failed\n",

@@ -1,8 +1,8 @@
 /*
  * The memory of hiredis. The Makefile links a copy of hiredis (sim-hiredis.a)
  * that calls the functions of this file instead of malloc, free and the like. A
- * block belongs to the process that allocated it. If a program has closed all
- * its handles and still owns blocks, they are leaks. The blocks of a killed
+ * block belongs to the process that allocated it. Blocks that a program still
+ * owns after it has closed all its handles are leaks. The blocks of a killed
  * process are freed with the world.
  */
 #include <assert.h>
@@ -55,7 +55,7 @@ void library_free(void *of) {
         p->blocks = b->next;
     if (b->next) b->next->before = b->before;
     if (p) p->block_count--;
-    memset(of, 0xdb, b->len); /* so a later read of it is noticed */
+    memset(of, 0xdb, b->len); /* so that a read after the free is noticed */
     free(b);
 }
 

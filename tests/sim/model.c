@@ -495,14 +495,14 @@ static int apply(const event *e) {
         break;
     case CLOCK:
         *wall += e->n;
-        model->next_expiry_ms = INT64_MAX; /* keys expire when they are used */
+        model->next_expiry_ms = INT64_MAX; /* expire keys when they are used */
         redis_tick(model);
         break;
     case FAULT: set_fault(e); break;
     }
     settle(sent);
     for (i = 0; i < 40 && compare(); i++) {
-        int j = 0, behind = 0; /* a long reply is written in parts */
+        int j = 0, behind = 0; /* 1: a real reply is incomplete */
         for (; j < CONNS; j++) behind |= conns[j].real.len < conns[j].model.len;
         if (!behind) break;
         pass_by();
@@ -632,8 +632,8 @@ static int same_contents(void) {
 
 /* --- sequences ----------------------------------------------------------- */
 
-/* Run the events. Returns nonzero if the servers differ. Then *at is the index
- * of the event, or `count` if only the final contents differ. */
+/* Run the events. If the servers differ, returns nonzero, and sets *at to the
+ * event's index, or to `count` if only the final contents differ. */
 static int replay(const event *events, int count, int anew, int *at) {
     begin(anew);
     for (*at = 0; *at < count; ++*at)
@@ -641,7 +641,7 @@ static int replay(const event *events, int count, int anew, int *at) {
     return !same_contents();
 }
 
-/* Print the events, except those that are not needed for the difference. */
+/* Print only the events that are needed to reproduce the difference. */
 static void shrink(const event *all, int count, int anew) {
     int64_t end = real_us() + 20000000;
     int at, size, i, j, n;
@@ -1338,9 +1338,9 @@ static void make_events(uint64_t seed) {
 /* --- delayq's own requests ----------------------------------------------- */
 
 /* Run a program of model_driver.c. Pass its bytes to both servers, and the real
- * replies back to it, and keep all this as events. In some sequences the clock
- * shows whole ms, as in scripts of Dragonfly; or replies are lost, so that the
- * program sends requests again; or the servers refuse commands. */
+ * replies back to it, and record all this as events. In some sequences the
+ * clock shows whole ms, as in scripts of Dragonfly; or replies are lost, so
+ * that the program sends requests again; or the servers refuse commands. */
 static int drive(unsigned seed) {
     static const char *const refused_words[] = {
         "zadd",   "zrem",          "zremrangebyrank",

@@ -1,6 +1,6 @@
 /*
- * A program that makes random calls on a queue, for model.c. Its handles use
- * one socket. It ignores the results of the calls, and the items.
+ * A program that makes random calls on a queue, for model.c. It ignores their
+ * results, and the items. All its handles connect to one Unix socket.
  */
 #include <signal.h>
 #include <string.h>

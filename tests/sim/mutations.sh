@@ -1,8 +1,9 @@
 #!/bin/sh
 # mutations.sh [NUMBER...]: apply each mutation of mutations.txt to a copy of
-# delayq.h, and print what notices it: 600 seeds of the simulator, or else tests
-# that also fail alone. All mutations take some hours. Ends in
-# "N caught, N slipped through". `make mutations MUTATIONS="1 2 3"` runs this.
+# delayq.h, and print what notices it: one of 600 seeds of the simulator, or, if
+# none does, tests that fail again when they run alone. All mutations need some
+# hours. Ends in "N caught, N slipped through".
+# `make mutations MUTATIONS="1 2 3"` runs this.
 cd "$(dirname "$0")/../.." || exit 1
 here=$PWD
 copy=$(mktemp -d "${TMPDIR:-/tmp}/delayq-mutations-XXXXXX") || exit 1

@@ -43,7 +43,7 @@ typedef struct direction {
     char *bytes; /* begin to arrived: unread; arrived to end: in flight */
     size_t begin, arrived, end, capacity;
     int64_t last_us;   /* time at which the last segment arrives */
-    int64_t parked_us; /* time since which it is parked; -1: it isn't */
+    int64_t parked_us; /* time at which it was parked; -1: it isn't */
     event arrival;
 } direction;
 
@@ -60,7 +60,7 @@ typedef struct listener listener;
 struct net_link {
     conn *conn;
     void *session;
-    int waits, accepted; /* 1: it is in the backlog; it was accepted */
+    int waits, accepted; /* 1: the connection is in the backlog, was accepted */
     int over;            /* 1: `closed` was called, or must not be called */
 };
 
@@ -77,7 +77,7 @@ struct conn {
     int severed;                /* 1: new bytes are answered by a reset */
     int swallowed;              /* 1: new bytes vanish */
     int doomed;                 /* 1: out of the list; freed after this event */
-    size_t limit;               /* most bytes that the server has not read */
+    size_t limit;               /* limit of bytes that the server hasn't read */
     direction to_server, to_client;
     event patience; /* makes the connect time out */
     net_link link;
@@ -670,7 +670,7 @@ void conn_close(conn *c) {
     c->client = END_CLOSED;
     if (c->server == END_NEW && d->count > 0 &&
         segment_at(d, 0)->kind != SEG_SYN)
-        return; /* the segments in flight will tell the server */
+        return; /* the segments in flight must still arrive */
     doom(c);
 }
 
@@ -796,7 +796,7 @@ void net_tell_truth(void) {
 
 /* --- machines ------------------------------------------------------------ */
 
-/* Lose parked bytes, or some of those in flight: their sender has crashed. */
+/* Lose bytes of a crashed sender: all if they are parked, else some of them. */
 static void lose_in_flight(direction *d) {
     if (d->parked_us >= 0)
         lose_from(d, 0);
@@ -810,7 +810,7 @@ void net_machine_thawed(machine *m) {
         next = c->next;
         if (c->machines[1] != m) continue;
         if (c->server != END_NEW) serve(c);
-        unpark(&c->to_server); /* since the backlog has room now */
+        unpark(&c->to_server); /* the backlog has room now */
     }
 }
 

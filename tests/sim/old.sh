@@ -1,9 +1,9 @@
 #!/bin/sh
 # old.sh BINARY [SECONDS]: search for known faults of the headers 0.1 and 0.2.
 # For each fault, print the invariant that fails, the seed, and the seconds that
-# the search took. A run has only the simulated faults that the old fault needs.
-# BINARY0.1 and BINARY0.2 are the simulators with these headers. Fails if one of
-# the faults is not found within SECONDS (600).
+# the search took. A run simulates only the failures that bring out the fault.
+# BINARY0.1 and BINARY0.2 are the simulators with these headers.
+# Fails if one of the faults is not found within SECONDS (default 600).
 programs=$1 seconds=${2:-600} missing=0
 row() { # title, kinds of faults, invariants, version of the plan
     begun=$(date +%s)

@@ -316,8 +316,8 @@ void client_close(client *c) {
 
 static void process(client *c);
 
-/* Write all output at the end of the outermost call, since the functions that
- * this calls may feed clients again. */
+/* Write all output. A nested call does nothing: `write` may feed clients, which
+ * ends in another call of this, and the outer call writes their output, too. */
 static void flush(redis *r) {
     client *c;
     size_t i;
@@ -1062,7 +1062,7 @@ static void protocol_error(client *c, const char *why) {
     client_close(c);
 }
 
-/* Returns 1, after an error reply or a close, if the command must not run. */
+/* If the command must not run, reply with an error or close, and return 1. */
 static int refused(call *k, int container) {
     redis *r = k->r;
     const command *cmd = k->cmd;
@@ -1475,7 +1475,7 @@ void redis_restart(redis *r, const redis_image *image) {
     r->pending.size = r->resumed.size = sizeof(client *);
     r->ready.size = r->late.size = sizeof(blob *);
     r->next_id = 3;
-    r->next_expiry_ms = 0; /* the next tick determines it */
+    r->next_expiry_ms = 0; /* the next tick computes it */
     if (image) keys_copy(&r->keys, &image->keys);
 }
 

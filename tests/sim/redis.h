@@ -35,7 +35,7 @@ typedef struct redis_hooks {
 redis *redis_new(const redis_hooks *hooks);
 /* If a connection with tracking runs a script that reads, Redis 7.0 tracks all
  * keys that the EVAL names. Redis 7.2, Redis 8 and Valkey track only the keys
- * that the script reads. After this call the server does that, too. */
+ * that the script reads. After this call the model does so, too. */
 void redis_tracks_reads(redis *r);
 /* From now on INFO reports this eviction policy. The server evicts no key. */
 void redis_set_policy(redis *r, const char *policy);
@@ -43,7 +43,7 @@ void redis_free(redis *r);
 
 /* --- clients ------------------------------------------------------------- */
 
-/* Returns NULL after calls of write and close if there are too many clients. */
+/* If there are too many clients, calls `write` and `close`; returns NULL. */
 client *redis_connect(redis *r,
                       void (*write)(void *user, const char *bytes, size_t len),
                       void (*close)(void *user), void *user);
@@ -58,17 +58,17 @@ void *client_user(const client *c);
 void redis_set_master(redis *r, int node);
 void client_set_node(client *c, int node);
 
-/* Returns the time of the next redis_tick, at which a blocked client times out
- * or a key expires, or INT64_MAX. Any call of this file may change the time. */
+/* Returns the time at which redis_tick must be called, because a blocked client
+ * times out or a key expires, or INT64_MAX. Any call may change this time. */
 int64_t redis_next_us(const redis *r);
-void redis_tick(redis *r); /* may call write, of any client */
+void redis_tick(redis *r); /* may call `write` of any client */
 
 /* --- faults -------------------------------------------------------------- */
 
 typedef struct redis_faults {
-    const char *error;  /* an error reply. LOADING, BUSY or MASTERDOWN goes to
-                           the commands that Redis then refuses, CLUSTERDOWN to
-                           commands with keys, another error to all commands
+    const char *error;  /* the error reply to some commands: LOADING, BUSY and
+                           MASTERDOWN to those that Redis refuses in this state,
+                           CLUSTERDOWN to those with keys, another error to all
                            except AUTH, HELLO, CLIENT and PING */
     int out_of_memory;  /* 1: maxmemory is reached, with noeviction; 2: the same
                            in Redis 8.6, which also refuses SUBSCRIBE */
@@ -76,8 +76,8 @@ typedef struct redis_faults {
     int no_persistence; /* 1: the server refuses writes with MISCONF */
     int max_clients;    /* 0: no limit */
     const char *denied; /* denied by an ACL: " zadd client|tracking " */
-    int closes;         /* 1: the denied commands close the connection, as in
-                           some proxies; 2: the same after an error reply */
+    int closes;         /* 1: a denied command closes the connection, as in
+                           some proxies; 2: it does so after an error reply */
     int no_scripts;     /* 1: a SCRIPT FLUSH before every second request */
 } redis_faults;
 redis_faults *redis_faults_of(redis *r);
@@ -93,7 +93,7 @@ void redis_kill_clients(redis *r, redis_clients which);
 /* --- the data ------------------------------------------------------------- */
 
 /* An image contains all keys, like a file on a disk. redis_restart drops all
- * clients without calling `close`, and all scripts, and replaces the keys by
+ * scripts, drops all clients without calling `close`, and replaces the keys by
  * those of the image (NULL: no keys). An image can be used several times. */
 typedef struct redis_image redis_image;
 redis_image *redis_save(const redis *r);

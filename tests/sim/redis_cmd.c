@@ -22,7 +22,7 @@ static int int_arg(call *k, int i, int64_t *n) {
     return 0;
 }
 
-/* Look up the key in word i. Returns 0, after WRONGTYPE, for another type. */
+/* Look up the key in word i. If its type differs, reply so, and return 0. */
 static int get(call *k, int i, char type, obj **o) {
     *o = key_find(k->r, ARG(i));
     if (!*o || (*o)->type == type) return 1;
@@ -44,7 +44,7 @@ static int64_t log2_of(size_t n) {
     return bits;
 }
 
-/* Clip a range of indices, as in LRANGE. Returns its length from *start on. */
+/* Clip a range of indices as LRANGE does: set *start, and return the length. */
 static int64_t clip(int64_t *start, int64_t end, int64_t len) {
     if (*start < 0) *start += len;
     if (end < 0) end += len;
@@ -902,7 +902,7 @@ static int limits_args(call *k, int min, int max, limits *l) {
     return 0;
 }
 
-/* Returns the number of elements within the limits, from rank *first on. */
+/* Returns the number of elements in the limits. The first has rank *first. */
 static size_t within(call *k, const obj *z, const limits *l, size_t *first) {
     size_t end = zset_lower(z, l->max, !l->without_max);
     *first = zset_lower(z, l->min, l->without_min);

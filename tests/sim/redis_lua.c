@@ -1,7 +1,7 @@
 /*
  * The scripts: EVAL, EVALSHA and SCRIPT, and the libraries of a script, such as
- * struct. All servers of the process use one Lua state, one after the other. It
- * keeps the compiled scripts, and a script leaves nothing else in it.
+ * struct. All servers of the process use one Lua state, one after the other.
+ * It keeps the compiled code of the scripts, and nothing else of them.
  *
  * Redis has Lua 5.1. If this file is built with LuaJIT (Kvrocks) or Lua 5.4
  * (Dragonfly, Garnet), scripts run as in these servers: see redis_impl.h.
@@ -37,7 +37,7 @@ void lua_imitate(int like) {
 
 /* --- errors -------------------------------------------------------------- */
 
-/* Pushes the table of an error. If the text has no "-CODE ", it gets ERR. */
+/* Pushes the table of an error. A text without "-CODE " gets the code ERR. */
 static void push_error(lua_State *L, const char *text, int counted) {
     const char *space = strchr(text, ' ');
     size_t len = strlen(text);
@@ -56,7 +56,7 @@ static void push_error(lua_State *L, const char *text, int counted) {
     lua_setfield(L, -2, "ignore_error_stats_update");
 }
 
-/* The message handler: it turns an error into a table and adds its line. */
+/* The message handler turns an error into a table and adds the line number. */
 static int on_error(lua_State *L) {
     lua_Debug at;
     int known = lua_getstack(L, 1, &at) && lua_getinfo(L, "Sl", &at);
@@ -554,7 +554,7 @@ static void lua_begin(void) {
         forget_global(hidden[i]);
     lua_pushcfunction(lua, pcall_);
     lua_setglobal(lua, "pcall");
-    lua_pushboolean(lua, 0); /* set before new globals are refused */
+    lua_pushboolean(lua, 0); /* later, new globals are refused */
     lua_setglobal(lua, "KEYS");
     lua_pushboolean(lua, 0);
     lua_setglobal(lua, "ARGV");

@@ -235,8 +235,8 @@ static void make_actors(chance *c) {
     }
 }
 
-/* Add programs that pause queues, and let producers cancel keys. This comes
- * last, with its own random numbers, so the rest of a seed does not change. */
+/* Add programs that pause queues, and let producers cancel keys. This has its
+ * own random numbers, so it does not change the rest of a seed. */
 static void make_pausers(uint64_t seed) {
 #if SIM_API >= 3
     chance c;
@@ -250,9 +250,9 @@ static void make_pausers(uint64_t seed) {
 #endif
 }
 
-/* In some seeds the handles find the server by its name. Then another machine
- * may become the master, and soon the name leads to it. A handle with an outbox
- * looks up the name again after 30 s, so such a run is 40 s longer. */
+/* In some seeds the handles find the server by its name. Another machine may
+ * then become the master, and soon afterwards the name points to it. A handle
+ * with an outbox renews the address after 30 s, so the run is 40 s longer. */
 static void make_names(uint64_t seed) {
 #if SIM_API >= 2
     plan *p = &sim_plan;
@@ -285,8 +285,8 @@ static void make_names(uint64_t seed) {
 #endif
 }
 
-/* In one seed of 500, add a program that makes very many calls on a single
- * connection and its own queue. Such a seed has a short line and no faults. */
+/* In one seed of 500, add a program that makes very many calls on its own queue
+ * through one connection. Such a seed has a short latency and no faults. */
 static void make_long(uint64_t seed) {
 #if SIM_API >= 2
     plan *p = &sim_plan;
@@ -395,7 +395,7 @@ static void make_faults(chance *c) {
         case LATENCY: f->amount = scaled(c, MS, 40 * MS); break;
         case CRASH:
         case POWER:
-        case FAILOVER: /* the time whose changes are lost */
+        case FAILOVER: /* changes of the last `amount` us are lost */
             f->amount =
                 chance_percent(c, 50) ? 0 : scaled(c, 10 * MS, 2 * SIM_SECOND);
             if (f->amount > f->at_us) f->amount = f->at_us;
@@ -439,7 +439,7 @@ void plan_make(uint64_t seed, int64_t seconds) {
     p->reconnect_max_ms = (int)chance_between(&c, 200, 500);
 #endif
 #if SIM_API >= 2
-    p->counters = seed % 3 == 1; /* no random number, as with 0.1 */
+    p->counters = seed % 3 == 1; /* a random number would change the others */
 #endif
 #if SIM_API >= 3
     if (seed % 7 == 1 && p->wire == DELAYQ_NATIVE && !p->broadcast) {
@@ -465,7 +465,7 @@ void plan_make(uint64_t seed, int64_t seconds) {
     make_line(seed);
     make_strangers(seed);
     make_long(seed);
-    /* If an ACL denies a command, Redisson's scripts do only a part. */
+    /* With a denied command Redisson's scripts stop halfway. */
     if (p->kinds & 1u << DENIED) {
         int i;
         for (i = 0; i < p->actor_count; i++)
@@ -565,8 +565,8 @@ static int is_for_good(const fault *f) {
     return f->kind == FORGET && f->seed >> 24 & 1;
 }
 
-/* Returns how long a handle may use the former address of a name: 30 s, and the
- * time of an attempt to connect that began before. */
+/* Returns how long a handle with an outbox may use a name's former address:
+ * 30 s, plus 10 s for an attempt to connect that began before. */
 static int64_t names_age_us(void) {
     int i;
     for (i = 0; i < sim_plan.actor_count; i++)
@@ -598,7 +598,7 @@ static void apply(void) {
         route *to = net_route(m, server), *from = net_route(server, m);
         int stalled_to = 0, stalled_from = 0;
         net_connects how = NET_CONNECTS;
-        /* some machines are so near that calls stay awake for replies */
+        /* a quarter of the machines are so near that calls poll for replies */
         int near = k % p->machine_count % 4 == 3;
         to->latency_us = from->latency_us = near ? 10 : p->latency_us;
         to->jitter_us = from->jitter_us = near ? 10 : p->jitter_us;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SERVICE_US 15 /* time of a request, without its work */
+#define SERVICE_US 15 /* time of a request, apart from its work */
 #define WORK_NS 300   /* time of one unit of its work */
 
 typedef struct session session;
@@ -16,7 +16,7 @@ struct session {
     client *c; /* NULL: the server has forgotten it */
     int node;
     int life;
-    session *next; /* the list has all sessions of this run */
+    session *next; /* in the list of all sessions of this run */
 };
 
 typedef struct arrival {

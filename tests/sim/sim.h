@@ -118,7 +118,7 @@ typedef struct actor {
     /* how long it was frozen in this call; time of its last freeze or thaw */
     int64_t frozen_us, frozen_since_us;
     int failed_in_calm; /* calls that failed long after the last fault */
-    int64_t free_us;    /* it has been idle since then; 0: it is not idle */
+    int64_t free_us;    /* start of its idle time; 0: it is not idle */
     int64_t trouble_us; /* time of the last failure that it noticed */
     int64_t outcome_us; /* time at which its last call returned */
     /* Counters; ..._then is the value at the beginning of a window. */
@@ -184,7 +184,7 @@ typedef struct fault {
     int index;
     fault_kind kind;
     int64_t at_us, lasts_us;
-    int actor; /* number of the (first) actor that it hits; -1: all */
+    int actor; /* number of the first actor that it hits; -1: all */
     int count; /* number of actors that a fault of actors hits */
     int64_t amount;
     uint64_t seed;
@@ -257,7 +257,7 @@ int64_t plan_round_trip_us(void);
 
 /* --- the run ------------------------------------------------------------- */
 
-/* Returns 0, or 1 if an invariant failed, which check_failed names. */
+/* Returns 1 if an invariant failed (check_failed names it), 0 otherwise. */
 int sim_run_seed(uint64_t seed, int64_t seconds, const char *drop);
 extern uint64_t sim_last_hash; /* hash of the last run */
 
@@ -267,7 +267,7 @@ int faults_quiet(void); /* returns 1 unless the server or a line has a fault */
 /* Returns the end of the last fault that affected connections. */
 int64_t faults_connections_us(void);
 int64_t faults_other_us(void); /* returns the end of the last other fault */
-/* Returns how often KILL_LOOP struck in this and the last second. */
+/* Returns how often KILL_LOOP struck in the current and the previous second. */
 uint64_t faults_kills(void);
 
 /* --- the server ---------------------------------------------------------- */
@@ -276,7 +276,7 @@ void service_begin(void);
 void service_end(void);
 void service_open(void);   /* listen */
 void service_shut(void);   /* close all connections, and refuse new ones */
-void service_forget(void); /* the same, after machine_crash */
+void service_forget(void); /* service_shut, after machine_crash */
 typedef enum service_end_of {
     OLD_CLOSES,  /* the former server closes its connections */
     OLD_CRASHES, /* the former server falls silent */
@@ -284,7 +284,7 @@ typedef enum service_end_of {
 } service_end_of;
 /* Make another machine the server. It has the same content. */
 void service_move(service_end_of how);
-machine *service_node(int i); /* returns NULL if there are only i nodes */
+machine *service_node(int i); /* returns NULL if i is too large */
 void service_freeze(int on);
 int64_t service_now_us(void); /* returns the time of the server's clock */
 actor *service_actor(client *by);
@@ -319,7 +319,7 @@ typedef struct item {
     int64_t delay_ms;
     int64_t offered_us;  /* time at which its offer began */
     int64_t offered_ms;  /* that time by the server's clock */
-    unsigned clock_sets; /* how often the server's clock was set before */
+    unsigned clock_sets; /* how often the server's clock had been set then */
     int by_outbox;
     int plain;    /* 1: it was offered by delayq_offer */
     int attempts; /* leases since it was stored or became a dead letter */
@@ -334,19 +334,19 @@ typedef struct item {
     int64_t due_true_us;   /* true time at which it is due */
     int64_t due_former_us; /* true time at which it was due before a change */
     int64_t ready_us;      /* time of its move to a list; 0: not in a list */
-    int64_t overdue_us;    /* it has been overdue since then; 0: it is not */
+    int64_t overdue_us;    /* when it became overdue; 0: it is not overdue */
     int first_out;         /* 1: it was handed out or removed */
     int moved;             /* number of its moves and changes */
     int handed, maybe, hand_actor, hand_life;
     int64_t hand_us;
     uint64_t hand_hash;
     int lost;         /* 1: the server has lost it */
-    int disturbed;    /* 1: earlier results may be wrong (after a crash) */
+    int disturbed;    /* 1: earlier results may not hold now (a crash) */
     int hasty;        /* 1: a Redisson with a fast clock has moved it early */
     uint64_t intents; /* bits: actors that may change it now */
     uint64_t changed; /* bits: actors whose call has changed it */
     uint64_t removed; /* bits: actors whose call has removed it */
-    uint64_t unknown; /* bits: actors whose call may have changed it, or may */
+    uint64_t unknown; /* bits: actors whose call has an unknown outcome */
 
     /* The results that the actors got: */
     int got;
@@ -374,8 +374,8 @@ int check_item_count(void);
 size_t check_payload(const item *it, char *bytes); /* write the payload */
 item *check_find(const void *bytes, size_t len);   /* find a payload's item */
 
-/* Call check_intend before a call that changes an item, and one of the others
- * with the result of that call. */
+/* Call check_intend before a call that changes an item, and, with the result,
+ * the function below for this kind of call after it. */
 void check_intend(actor *a, item *it);
 void check_settled(actor *a, item *it, delayq_status status, const char *verb);
 void check_offered(actor *a, item *it, delayq_status status);

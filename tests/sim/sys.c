@@ -52,7 +52,7 @@ static long traced(const char *call, int fd, long result) {
     return result;
 }
 
-/* Print a system call that moves bytes, with the first of the bytes. */
+/* Print a system call that moves bytes, with the first of these bytes. */
 static long traced_bytes(const char *call, int fd, const void *bytes, long n) {
     const process *p = process_self();
     const char *from = bytes;
@@ -227,7 +227,7 @@ static int wait_for(int fd, int events, int64_t timeout_us) {
     return n > 0 ? 0 : n == 0 ? failed(EAGAIN) : -1;
 }
 
-/* Allowed polls in a row: a handle polls during the last 50 us of a sleep. */
+/* Limit of polls in a row: a handle polls during the last 50 us of a sleep. */
 #define IDLE_POLLS 400
 void (*process_spins)(const char *name);
 
@@ -542,7 +542,7 @@ int __wrap_connect(int fd, const struct sockaddr *to, socklen_t len) {
 
 int __real_shutdown(int fd, int how);
 
-/* No tested code uses it. */
+/* The code under test never calls shutdown. */
 int __wrap_shutdown(int fd, int how) {
     return is_ours(fd) ? failed(ENOSYS) : __real_shutdown(fd, how);
 }
@@ -744,7 +744,7 @@ int __wrap_sched_yield(void) {
     return 0;
 }
 
-/* Change the signal mask of the process. SIGPIPE is its only signal. */
+/* Change the signal mask of the process. Only SIGPIPE has a bit in it. */
 static int set_mask(int how, const sigset_t *set, sigset_t *old) {
     process *p = process_self();
     int is_in;

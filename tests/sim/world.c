@@ -1,7 +1,7 @@
 /*
  * Chance, time, machines and processes. See world.h.
  */
-#undef _FORTIFY_SOURCE /* its longjmp can't change to another stack */
+#undef _FORTIFY_SOURCE /* its longjmp refuses to change stacks */
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
@@ -80,7 +80,7 @@ typedef struct call_event {
     struct call_event *next;
 } call_event;
 
-#define MOST_AT_ONCE 1000000 /* more events at one time are a loop */
+#define MOST_AT_ONCE 1000000 /* more events at one time: an endless loop */
 
 static entry *heap; /* from index 1 */
 static size_t heap_count, heap_size;
@@ -379,7 +379,7 @@ static void switch_first(void) {
     __sanitizer_finish_switch_fiber(NULL, &scheduler_bottom, &scheduler_size);
 }
 #else
-/* Unlike swapcontext, these don't ask the kernel for the signal mask. */
+/* Unlike swapcontext, _setjmp makes no system call for the signal mask. */
 static void switch_to(process *p) {
     if (_setjmp(scheduler.where) != 0) return;
     if (p->started) _longjmp(p->stack->where, 1);
@@ -399,7 +399,7 @@ static void switch_first(void) {
 }
 #endif
 
-/* Return to the scheduler, until it resumes this process. */
+/* Run the scheduler until it resumes this process. */
 static void give_way(void) {
     process *p = self;
     int saved = errno;
@@ -476,7 +476,7 @@ uint64_t process_calls(const process *p) {
     return p->calls;
 }
 
-/* End a process. If it still runs on its stack, the stack is freed later. */
+/* End a process. If it is running, its stack is still in use: free it later. */
 void process_end(process *p, const char *how) {
     if (p->ended) return;
     if (how) sim_tell("%s/%s is %s", p->machine->name, p->name, how);
@@ -555,7 +555,7 @@ void process_notice(process *p) {
     if (!p->watched || p->ended) return;
     if (!p->interrupted && sys_ready(p, p->watched, p->watched_count) == 0)
         return;
-    p->watched = NULL; /* so it is woken only once */
+    p->watched = NULL; /* so that it is woken only once */
     event_set(&p->resume, now + sim_between(1, 30));
 }
 

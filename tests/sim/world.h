@@ -71,8 +71,8 @@ void machine_drift(machine *m, int ppm);           /* both clocks, from now */
 void machine_freeze(machine *m);
 void machine_thaw(machine *m);
 /* Cut a machine's power. Its processes end, and its connections vanish without
- * a sign. Until machine_boot, connects to it get no answer. After that, bytes
- * for an unknown connection are answered by a reset. */
+ * a sign. Until machine_boot, connects to it get no answer. After the boot,
+ * bytes for an unknown connection are answered by a reset. */
 void machine_crash(machine *m);
 void machine_boot(machine *m);
 
@@ -134,8 +134,7 @@ typedef struct route {
 } route;
 
 route *net_route(machine *from, machine *to); /* the caller may change it */
-/* Deliver the bytes that were held back. Call this after setting route.stalled
- * to 0. */
+/* Deliver the bytes that were held back. Set route.stalled to 0 first. */
 void net_heal(machine *a, machine *b);
 /* End all connections between the two machines, most with a reset, some with a
  * FIN. A part of the bytes in flight, of random length, still arrives. */
@@ -151,7 +150,7 @@ void net_tell_truth(void);
 typedef enum net_connects {
     NET_CONNECTS,
     NET_REFUSES,
-    NET_SILENT /* no answer until this ends; then pending connects go on */
+    NET_SILENT /* no answer; pending connects go on when this ends */
 } net_connects;
 void net_connects_are(machine *from, machine *to, net_connects how);
 

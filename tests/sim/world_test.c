@@ -1,6 +1,6 @@
 /*
- * Tests of the world without delayq: hiredis uses a small service. All programs
- * in this world are built like this one:
+ * Tests of the world without delayq: hiredis uses a small service. Every
+ * program that runs in the world is built like this one:
  *
  *     cc -std=gnu99 -D_GNU_SOURCE -O2 -o world_test tests/sim/world_test.c \
  *         tests/sim/world.c tests/sim/net.c tests/sim/sys.c \
@@ -81,7 +81,7 @@ static void begin(uint64_t seed) {
 static int pongs;
 static int fd = -1;
 
-/* Start a process. CHECKs are made in the process, or after its end. */
+/* Start a process. Tests CHECK in the process, or after its end. */
 static process *start(const char *name, void (*main)(void *arg)) {
     return process_start(here, name, main, NULL);
 }
@@ -120,7 +120,7 @@ static void connected(void) {
     CHECK(socket_error(fd) == 0);
 }
 
-/* Returns the result of read: a length, or minus an errno. */
+/* Returns the result of read: a length, or -errno. */
 static long reads(void) {
     char bytes[4096];
     long n = read(fd, bytes, sizeof bytes);
@@ -292,7 +292,7 @@ static void reads_the_end(void *arg) {
     (void)arg;
     connected();
     CHECK(writes("PING\n") == 5);
-    sleep_ms(100); /* so the answer arrives before the end */
+    sleep_ms(100); /* so that the answer arrives before the FIN */
     net_close(server, 6379);
     sleep_ms(100);
     CHECK(revents(fd, POLLIN | POLLOUT, 0) == (POLLIN | POLLOUT));
@@ -888,7 +888,7 @@ static void faults_can_hit_any_call(void) {
     sim_end();
 }
 
-/* Send PINGs while faults strike. Two runs of a seed must have one hash. */
+/* Send PINGs while faults strike. Runs of a seed must have the same hash. */
 static void pings_in_vain(void *arg) {
     (void)arg;
     block_sigpipe();

@@ -5,7 +5,7 @@
  * longest name. The connection is good, or the server has just lost the scripts
  * and closed it, or the queue's keys have a wrong type.
  *
- * Prints the deepest one of them all. Fails if any needs more than 8 KB, or if
+ * Prints the deepest of these stacks. Fails if it needs more than 8 KB, or if
  * more than half of the calls fail. tests/size.sh checks that no function is
  * missing. Link it statically, since a dynamic linker would add its own stack.
  */
@@ -46,7 +46,7 @@ static void note(const char *name) {
     deepest_name = name;
 }
 
-/* Make a call, and measure it. */
+/* Make a call, and measure its stack. */
 #define CALL(call)                    \
     do {                              \
         prepare(o->name, way);        \

@@ -317,7 +317,7 @@ TEST(a_tls_server_that_restarts_or_freezes_is_found_again) {
 }
 
 /* Connections are killed, a server is frozen, and payloads are large. No call
- * may wait, and each item must arrive. */
+ * may block, and each item must arrive. */
 TEST(an_outbox_over_tls_settles_whatever_happens) {
     enum { SMALL = 2000, SIZE = 1 << 20 };
     static char big[300000];

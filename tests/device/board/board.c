@@ -1,7 +1,7 @@
 /*
- * board.c -- an MPS2 with a Cortex-M4 (AN386), which qemu-system-arm emulates
- * as mps2-an386: start, clock, random bytes, serial line, and the functions
- * that newlib calls.
+ * board.c -- start, clock, random bytes, serial line and the functions that
+ * newlib calls, for an MPS2 board with a Cortex-M4 (AN386). qemu-system-arm
+ * emulates this board as mps2-an386.
  */
 #include "board.h"
 #include <string.h>
@@ -34,7 +34,7 @@ void board_reset(void) {
     memset(board_stack, UNUSED, (size_t)(own - 256 - board_stack));
     SYSTICK_LOAD = CLOCK_HZ / 1000 - 1;
     SYSTICK_VALUE = 0;
-    SYSTICK_CTRL = 7; /* on, with interrupts, by the processor's clock */
+    SYSTICK_CTRL = 7; /* on, with interrupts, driven by the processor's clock */
     serial_init();
     system_init();
     board_exit(main());
@@ -84,7 +84,7 @@ int board_random(void *bytes, size_t len) {
     static int file = -1;
     if (file < 0)
         file = host(HOST_OPEN, (uintptr_t)name, 1 /* "rb" */, sizeof name - 1);
-    return !no_random && file >= 0 && /* HOST_READ: 0 if all were read */
+    return !no_random && file >= 0 && /* HOST_READ returns 0 if all is read */
            host(HOST_READ, (uintptr_t)file, (uintptr_t)bytes, len) == 0;
 }
 unsigned board_rand(void) {
@@ -154,7 +154,7 @@ static void serial_write(char c) {
 
 /* --- interrupts ----------------------------------------------------------- */
 
-/* The interrupt itself ends a sleep of the processor. */
+/* Nothing to do: the interrupt itself has ended the processor's sleep. */
 static void tick_interrupt(void) {
 }
 
@@ -209,7 +209,7 @@ int _write(int file, const char *bytes, int len) {
     return len;
 }
 
-/* Read one line at most. */
+/* Read until the end of a line, at most `size` bytes. */
 int _read(int file, char *bytes, int size) {
     int n = 0;
     (void)file;

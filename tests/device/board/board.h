@@ -11,10 +11,10 @@
 /* board.c: the processor, the clock, the serial line */
 int64_t board_now_us(void);
 int board_random(void *bytes, size_t len);
-void board_lose_random(int lost); /* 1: board_random fails from now on */
+void board_lose_random(int lost); /* if 1, board_random fails from now on */
 void board_exit(int code);
 void board_interrupt(int number, int on);
-/* Both return the maximum number of bytes that have been in use so far. */
+/* Both return the largest number of bytes in use at any time so far. */
 unsigned board_stack_used(void);
 unsigned board_heap_used(void);
 enum { BOARD_SERIAL = 0, BOARD_ETHERNET = 13 }; /* numbers of interrupts */

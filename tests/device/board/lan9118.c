@@ -48,9 +48,9 @@ static void mac_write(uint32_t what, uint32_t value) {
     mac_wait();
 }
 
-/* Send one frame. Command A has the length of the buffer, and two bits: one
- * says that the buffer is the first of its frame, and one that it is the last.
- * Command B has the length of the frame. */
+/* Send one frame, in a single buffer. Command A has the length of the buffer,
+ * and two bits, which mark the first and the last buffer of a frame. Command B
+ * has the length of the frame. */
 static err_t send_frame(struct netif *n, struct pbuf *p) {
     static uint32_t frame[FRAME_MAX / 4];
     u16_t len = pbuf_copy_partial(p, frame, sizeof frame, 0);
@@ -92,7 +92,7 @@ static void receive(void *netif) {
     for (;;) {
         sys_arch_sem_wait(&arrivals, 0);
         INT_STATUS =
-            RECEIVED; /* before the reads, since a later frame sets it */
+            RECEIVED; /* cleared first: a frame during the reads sets it */
         while (RX_FIFO >> 16 & 0xff) {
             struct pbuf *p = receive_frame();
             if (p && n->input(p, n) != ERR_OK) pbuf_free(p);

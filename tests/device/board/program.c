@@ -11,9 +11,9 @@
  *     wake H AFTER_MS                    close H
  *     used                               exit CODE
  *
- * The answer is the status in words. For a taken item its attempt and text come
- * before the status. After a failure its text follows. The answer to "wake"
- * comes at once, and another thread wakes the handle later.
+ * The answer is the status in words. For a taken item, its attempt and text
+ * precede the status. After a failure, the error text follows the status. The
+ * answer to "wake" comes at once, and another thread wakes the handle later.
  */
 #include "board.h"
 #include "delayq.h"

@@ -12,7 +12,7 @@
 enum { THREADS = 6, FOREVER = 0 };
 
 struct thread {
-    uint32_t *stack; /* with the saved registers while it doesn't run */
+    uint32_t *stack; /* has the saved registers while the thread waits */
     void (*run)(void *argument);
     void *argument;
     const sys_sem_t *wanted; /* the semaphore that it waits for, or NULL */
@@ -31,7 +31,7 @@ static int is_ready(const struct thread *t) {
                          (t->until != FOREVER && board_now_us() >= t->until));
 }
 
-/* Returns the next thread that is ready, the current thread last; or NULL. */
+/* Returns the next ready thread, or NULL. The current thread comes last. */
 static struct thread *next_ready(void) {
     int i, own = (int)(current - threads);
     for (i = 1; i <= THREADS; i++)

@@ -47,7 +47,7 @@ int bridge_resolve(void *user, const char *host, char *address, size_t size) {
     return 1;
 }
 
-/* the address of the server and, on lwIP's loopback, of the listener */
+/* the server's address on Linux' loopback, and the listener's on lwIP's */
 static struct sockaddr_in at;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static sem_t changed; /* posted when the listener has begun or ended */

@@ -1,6 +1,6 @@
-/* The device's port on Debian's liblwip. That library has its sockets only
- * under names like lwip_..., so this file defines the macros that are missing
- * in lwip/sockets.h. */
+/* The device's port on Debian's liblwip. That library names its functions for
+ * sockets only lwip_..., so this file defines the macros that are missing in
+ * lwip/sockets.h. */
 #include "lwip/sockets.h"
 #define accept(s, addr, addrlen) lwip_accept(s, addr, addrlen)
 #define bind(s, name, namelen) lwip_bind(s, name, namelen)

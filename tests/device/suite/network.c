@@ -1,6 +1,6 @@
 /*
- * network.c -- the machine around the tests on lwIP: clock, random bytes, and
- * an Ethernet. libslirp is at the other end of the Ethernet, and connects the
+ * network.c -- the machine on which the tests use lwIP: its clock, random bytes
+ * and Ethernet. libslirp is at the other end of the Ethernet, and connects the
  * program with Linux, as it does for qemu's guests.
  *
  * The tests are the same as on Linux. They open handles by unix:// or by
@@ -191,7 +191,7 @@ static void up(void *done) {
     sys_sem_signal(done);
 }
 
-/* A forked child has no threads of lwIP. */
+/* lwIP's threads don't exist in a forked child. */
 static int is_child;
 static void in_child(void) {
     is_child = 1;

@@ -1,6 +1,6 @@
 /*
  * hiredis' names for libvalkey. `make libvalkey` compiles the tests with this
- * file. delayq.h doesn't use it, since it is compiled with DELAYQ_LIBVALKEY.
+ * file. With DELAYQ_LIBVALKEY, delayq.h itself doesn't need these names.
  */
 #ifndef TESTS_HIREDIS_H
 #define TESTS_HIREDIS_H

@@ -1,5 +1,5 @@
 /* The length of libvalkey's strings, for which its public headers have no
- * function. The length precedes the flags, which say how many bits it has. */
+ * function. The length precedes a byte that gives the length's own size. */
 #ifndef TESTS_SDS_H
 #define TESTS_SDS_H
 
