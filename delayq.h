@@ -739,9 +739,8 @@ typedef struct delayq_message {
     int64_t first_due_us;
 } delayq_message;
 
-/* The result of a take or peek. The payload belongs to the handle. It lives
- * until the next take, ack_take, peek or dead_peek on the handle, or until the
- * handle is closed. */
+/* The result of a take or peek. The handle owns the payload, and keeps it
+ * until its next take, ack_take, peek or dead_peek, or its close. */
 typedef struct delayq_item {
     const void *data;
     size_t len;
@@ -1176,8 +1175,7 @@ struct delayq_wire_kind {
     unsigned char old_first; /* 1: try the format of Redisson <= 3.21.0 first */
     unsigned char mirror;    /* 1: pending elements are also in a list */
     unsigned char stream;    /* 1: due items go into a stream */
-    const char *third_key;   /* the prefix of the third key, in scripts that
-                                move items */
+    const char *third_key;   /* the prefix of KEYS[3] of a tick or take */
     const struct dq_verb *take, *tick; /* NULL: the verbs of DELAYQ_NATIVE */
 };
 
@@ -1446,8 +1444,7 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
  *   delay_ms   >= 0: deliver it after this many ms
  *              DELAYQ_BACKOFF: after backoff_ms, doubled for each further
  *              attempt, up to backoff_max_ms; half of the delay is random
- *              DELAYQ_RELEASE: at once; this attempt does not count, because
- *              its work was not begun
+ *              DELAYQ_RELEASE: at once; an attempt not begun doesn't count
  *
  * Otherwise as delayq_ack. The delivery may be up to a round trip late. A nack
  * ends the ticket: a later nack or ack of the item returns DELAYQ_GONE. If the
@@ -1603,8 +1600,7 @@ DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed);
 
 /* delayq_dead_peek -- get up to max dead letters, the oldest first, beginning
  * with number `from` (0 is the oldest). Returns DELAYQ_OK, DELAYQ_EMPTY or any
- * server failure. O(from + max). A script stops after 256 KiB, so there may be
- * more. */
+ * server failure. O(from + max). It gets at most 256 KiB, so more may exist. */
 DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                           size_t max, size_t *count,
                                           size_t from);
@@ -1948,8 +1944,7 @@ typedef SOCKET dq_sys_socket;
 #define DQ_ERRNO WSAGetLastError()
 #define DQ_CONNECTING WSAEWOULDBLOCK
 #define DQ_REFUSED WSAECONNREFUSED
-/* CREATE_WAITABLE_TIMER_HIGH_RESOLUTION, which old headers don't define */
-#define DQ_HIGH_RESOLUTION 2
+#define DQ_HIGH_RESOLUTION 2 /* a flag of timers, which old headers lack */
 #define DQ_SPIN_US 600 /* a timer with this flag may end 500 us late */
 #define dq_sys_end() WSACleanup()
 #ifdef _MSC_VER
@@ -3321,8 +3316,8 @@ static void dq_tls_end(delayq_conn *conn) {
  * A script is a list of fragments, each a complete Lua chunk. Most of them
  * define functions, and the last one calls these. The usual offer or take comes
  * first, and doesn't define the functions of other cases. `make lua` writes
- * each script to build/lua/NAME.lua. The line numbers in errors refer to this
- * file.
+ * each script to build/lua/NAME.lua, whose line numbers appear in errors.
+ *
  * A script that moves items works in four steps, so that a refused script
  * changes nothing:
  *   1. Read all keys, also those to be written. A wrong type ends the script.
@@ -8094,8 +8089,7 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
  *
  * Space is used again only after both marks show that its ops are settled and,
  * with outbox_sync, after the next sync. So the older mark and its entries stay
- * whole, even if only some of the later stores reach the memory. With
- * outbox_sync no op is sent before its sync, so a power cut removes no sent op.
+ * whole, even if only some of the later stores reach the memory.
  *
  * Each open of an image begins a life, and draws 3 random bytes. They are in
  * the entries that the life adds, and in the name of the key delayq_sent, which
@@ -8724,8 +8718,7 @@ static void dq_sub_opened(delayq_conn *conn) {
     conn->sub_pinged_us = s->active_us;
     for (h = conn->handles; h && s->c; h = h->next) dq_sub_follow(h, 0);
     if (!s->c) return;
-    /* This subscription is sent last. When it is confirmed, all others are,
-     * too, and tracking may begin. */
+    /* sent last: its confirmation, the last one, lets the tracking begin */
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 2, "SUBSCRIBE " DQ_INVALIDATE);
     if (dq_sub_send(conn, &o) != DELAYQ_OK) dq_sub_fail(conn, DELAYQ_ERR_IO);
@@ -9791,9 +9784,8 @@ static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
 
 /* Do the ops of a call's lane. Without an outbox, run the lane to its end. With
  * an outbox, add the ops to it in order while there is room, and send them if
- * nothing is in flight. A loop's acks are left to its next take or tick.
- * Otherwise the other acks and the take would wait for the reply to the first
- * ack. */
+ * nothing is in flight. A loop's acks are left to its next take or tick, since
+ * the other acks and the take would wait for the reply to the first ack. */
 static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
     dq_outbox *b = q->outbox;
     delayq_status stop = DELAYQ_OK; /* no later op overtakes a refused one */
