@@ -970,7 +970,7 @@ typedef struct delayq_conn {
     unsigned char unheard_told; /* 1: the server does not report pushes */
     unsigned char policy_read;  /* 1: INFO was sent for the eviction policy */
     unsigned char followed;     /* 1: MOVED has named the node of cmd */
-    int64_t lost_us;            /* the time since which no server is known */
+    int64_t lost_us, known_us;  /* when `known` last became 0, and 1 */
     int64_t known_told_us;      /* when "connected" was last reported */
     int64_t scripts_told_us;    /* when missing scripts were last reported */
 
@@ -5911,7 +5911,7 @@ static void dq_conn_tell(delayq_conn *conn, int64_t *told_us) {
     dq_conn_where(conn, where);
     if (told_us == &conn->known_told_us)
         dq_err_set(text, DELAYQ_OK, "connected to %s after %ld ms%s", where,
-                   (long)((now - conn->lost_us) / 1000),
+                   (long)((conn->known_us - conn->lost_us) / 1000),
                    conn->followed ? ", where the cluster has redirected it"
                                   : "");
     else
@@ -7531,6 +7531,7 @@ static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
             q->keyless = 0;
             if (conn->known) return DELAYQ_OK;
             conn->known = 1;
+            conn->known_us = conn->now_us;
             conn->clock_number++;
             conn->cmd.failures = conn->cmd.timeouts = 0;
             conn->hosts_left = conn->hops = 0;

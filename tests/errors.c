@@ -539,7 +539,7 @@ static void keep_news(void *unused, delayq_status status, const char *text) {
 /* The log reports the missing scripts and the server once, and then at most
  * every 10 s. At the end it reports the connection that lasts. */
 LONG_TEST(the_log_names_the_server_once_in_a_storm_of_connections) {
-    long long began = now_us();
+    long long began = now_us(), killed = 0, back;
     delayq q;
     delayq_options o = options_for(&main_server, "jobs");
     int i;
@@ -557,13 +557,17 @@ LONG_TEST(the_log_names_the_server_once_in_a_storm_of_connections) {
         ask("SCRIPT FLUSH");
     }
     for (i = 0; i < 20; i++) {
+        killed = now_us();
         ask("CLIENT KILL TYPE normal SKIPME yes");
         UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
     }
+    back = now_us();
     CHECK(news.connected <= 1 + (now_us() - began) / 10000000);
     began = q.conn->known_told_us;
     UNTIL((delayq_offer(&q, "x", 1, 0), q.conn->known_told_us > began));
     CHECK(news.connected > 1);
+    if (atol(strstr(news.text, " after ") + 7) > (back - killed) / 1000)
+        FAIL("the report is late, and says: %s", news.text);
     delayq_close(&q);
 }
 
