@@ -8682,7 +8682,7 @@ static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
         DQ_MARK(subscription_refused);
         conn->sub_refused = dq_conn_refused(conn, "listening", r);
         if (!dq_sub_again(conn->sub_refused)) /* else dq_sub_step closes sub */
-            dq_err_log(conn->owner, conn->sub_refused, conn->err);
+            dq_err_log_again(conn->owner, conn->sub_refused, conn->err);
     }
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
         r->element[0]->type != REDIS_REPLY_STRING ||

@@ -690,16 +690,29 @@ TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     delayq_close(&q);
 }
 
-/* Without a subscription nothing announces the offers of other handles. */
+static int refusals, early_refusals;
+static void keep_refusal(void *unused, delayq_status status, const char *text) {
+    static long long last_us;
+    (void)unused;
+    (void)text;
+    if (status != DELAYQ_ERR_AUTH) return;
+    if (refusals++ > 0 && now_us() < last_us + 900000) early_refusals++;
+    last_us = now_us();
+}
+
+/* Without a subscription nothing announces the offers of other handles. The log
+ * must report the refusal once a second at most. */
 TEST(a_tick_that_may_not_subscribe_any_more_polls) {
     delayq mover, q;
     delayq_options o;
     int64_t wait;
+    refusals = early_refusals = 0;
     if (main_server.major < 7)
         test_skip("no rights on channels before Redis 7");
     open_queue(&q, "jobs");
     o = options_with_rights("~* +@all");
     o.max_wait_ms = 3600000;
+    o.log = keep_refusal;
     OK(&mover, delayq_open(&mover, &o));
     UNTIL((delayq_tick(&mover, &wait), mover.subscribed));
     ask("ACL SETUSER half resetchannels"); /* closes the subscriber, too */
@@ -707,6 +720,8 @@ TEST(a_tick_that_may_not_subscribe_any_more_polls) {
     OFFER(&q, "x", 0);
     UNTIL((delayq_tick(&mover, &wait),
            strcmp(ask("LINDEX jobs 0"), "(nil)") != 0));
+    UNTIL((delayq_tick(&mover, &wait), refusals > 1));
+    CHECK_INT(early_refusals, 0);
     delayq_close(&mover);
     delayq_close(&q);
 }
