@@ -5916,8 +5916,8 @@ static void dq_conn_tell(delayq_conn *conn, int64_t *told_us) {
                                   : "");
     else
         dq_err_set(text, DELAYQ_OK,
-                   "the server does not have the scripts: each is loaded when "
-                   "it is needed");
+                   "the server does not have the scripts, as usual after its "
+                   "start");
     dq_err_log(conn->owner, DELAYQ_OK, text);
 }
 
