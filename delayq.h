@@ -31,29 +31,7 @@
  *     >>types       options, the item, the handle
  *     >>functions   the functions
  *
- * and in the implementation, from the ground up:
- *
- *     >>system         the functions of a port: clock, random bytes, sockets
- *     >>numbers        numbers in decimal and hex, back-off
- *     >>elements       the bytes of an element
- *     >>errors-inside  statuses, error texts
- *     >>url            the URL
- *     >>tls            TLS
- *     >>scripts        the Lua that runs in the server
- *     >>protocol       writing requests, reading replies
- *     >>schedule       the time of the next poll
- *     >>waiters        which of the handles that wait on a queue acts
- *     >>connections    dialing, login, probe, redirections, back-off
- *     >>ops            the operations (ops) of API calls; an outbox's rings
- *     >>lanes          ops in order, with one request in flight; retries
- *     >>keep           the image of an outbox that survives the program
- *     >>subscriber     the socket for messages from the server
- *     >>waiting        the step of a handle, and the sleep
- *     >>taking         transfers and takes
- *     >>handles        open and close; the path of an op; ticks, takes, waits
- *     >>offers         offers
- *     >>tickets        acks, cancels, and other ops on one item
- *     >>queries        peek, count, pause, clear, dead letters
+ * The implementation has its own list, after >>functions.
  *
  * >>start -- quick start
  *
@@ -74,12 +52,12 @@
  *
  *         options.name = "jobs";
  *         options.url = getenv("DELAYQ_URL");  (NULL: 127.0.0.1:6379)
- *         options.log = tell;                  (faults that end no call)
+ *         options.log = tell;        (events; faults that a take survives)
  *         if (delayq_open(&q, &options) == DELAYQ_OK &&
  *             delayq_offer(&q, "hello", 5, 5000) == DELAYQ_OK)  (due in 5 s)
  *             while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
  *                 printf("%.*s\n", (int)item.len, (const char *)item.data);
- *         fprintf(stderr, "%s\n", delayq_errmsg(&q));  (a failure ended it)
+ *         fprintf(stderr, "%s\n", delayq_errmsg(&q));  (why a call has failed)
  *         delayq_close(&q);
  *         return 1;
  *     }
@@ -138,7 +116,7 @@
  *
  * Each transfer and each take is one script. If the server refuses it (memory
  * full, a command that the ACL forbids, a key of another type), the items stay
- * where they are. If it is refused only after it has moved some items, the call
+ * where they are. If it is refused after it has moved some items, the call
  * succeeds with these items, and the next call returns the error. A full server
  * still accepts takes, acks, nacks and extends.
  *
@@ -173,7 +151,7 @@
  * them alternately with the other items. They were pushed by other programs, or
  * moved there by Redisson, a handle without max_late_ms, or an older version.
  * So set the option on all handles of the queue; then no tick moves an item. If
- * somebody sets the server's clock forward, even leased items may be late.
+ * somebody sets the server's clock forward, even leased items may become late.
  *
  * >>keys -- the data in Redis
  *
@@ -268,9 +246,9 @@
  * failed. So if a hundred handles wait, only a few of them wake for an item. A
  * handle that waits alone sends no additional request.
  *
- * Waiting programs that die or freeze delay one item, once, by 1 s at most. The
- * exception: if more than 16 handles wait, and the leader and all standbys fail
- * at once, a sleeper finds the item at its next poll, within max_wait_ms.
+ * If waiting programs die or freeze, one item is delayed, once, by 1 s at most.
+ * The exception: if more than 16 handles wait, and the leader and all standbys
+ * fail at once, a sleeper finds the item at its next poll, within max_wait_ms.
  *
  * The items that one handle offers for the same millisecond come in the order
  * of the offers. So do those of two handles if one offer begins after the other
@@ -292,8 +270,8 @@
  * no '}', or one complete, non-empty {tag}; other names are refused on a
  * cluster. While the queue's slot moves to another node, the cluster refuses
  * requests (TRYAGAIN, ASK). The handle repeats them within the call's time
- * limit. If the slot has not arrived by then, calls return DELAYQ_ERR_AGAIN. A
- * take continues to wait, and an outbox keeps its ops.
+ * limit. If the slot has not arrived by then, calls return DELAYQ_ERR_AGAIN,
+ * takes that wait go on waiting, and an outbox keeps its ops.
  *
  * Since a queue is in one slot, one node does all its work. To spread a busy
  * queue, open several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and
@@ -308,9 +286,9 @@
  * delayq_wake, which any thread or signal handler may call. The library changes
  * no signal disposition, and a lost connection raises no SIGPIPE.
  *
- * A call that sends a request blocks for io_timeout_ms at most, reconnects
- * included, or for connect_timeout_ms if that is given and longer. A take or a
- * wait adds its own timeout. The limit begins again with each MB of a payload
+ * A call that sends a request blocks for io_timeout_ms (3 s) at most, with all
+ * reconnects, or for connect_timeout_ms if that is given and longer. A take or
+ * a wait adds its own timeout. The limit begins again with each MB of a payload
  * that has been transferred. Even a request that is sent late in this time may
  * take two measured round trips, and two more if its script must be loaded. If
  * connecting needs more time, the next call continues the attempt. At each
@@ -341,14 +319,17 @@
  *     offer, ack, nack, extend, bury, cancel, cancel_key, reschedule
  *              copy the op into the outbox and return DELAYQ_OK: the op is
  *              accepted. Without room they do nothing and return
- *              DELAYQ_ERR_FULL. For an op above half of a ring: DELAYQ_ERR_ARG
+ *              DELAYQ_ERR_FULL. An op that can't fit at all: DELAYQ_ERR_ARG
  *
  * Three quarters of the memory are the ring of the offers, which also contains
  * cancels and reschedules of the handle's own offers. The rest is the ring of
  * the changes: acks and all other ops. So a full server, which refuses offers,
- * still gets the acks that make room. The ops of each ring run in the order of
- * the calls. Changes run before each later take, unless the server refuses
- * them. In a loop that takes, the next take or tick sends the changes.
+ * still gets the acks that make room. An op needs at most half of its ring.
+ * The ops of each ring run in the order of the calls. Changes run before each
+ * later take, unless the server refuses them. If nothing of the ring is in
+ * flight, the call sends its op at once. But in a loop that takes, the changes
+ * are sent by the next take or tick.
+ *
  * An accepted op stays until the server has confirmed it, despite lost
  * connections, wrong passwords, missing rights, or a full or read-only server.
  * It is dropped only when 8 connections in a row have worked, and then ended as
@@ -390,8 +371,8 @@
  * system happened to have written. The image then ends at its last whole entry,
  * and settled ops may be sent again.
  *
- * Each offer is stored once, as after a lost reply, if the next open connects
- * within a day after the last offer was stored. After that day, or if the
+ * If the next open connects within a day after the last offer was stored, each
+ * offer is stored once, even if its reply was lost. After that day, or if the
  * server has lost its data or was replaced, an offer whose reply was lost may
  * be stored twice. If a lease has ended meanwhile, the result of its ack or
  * other change is DELAYQ_GONE. The call fixes the due time of an offer, nack or
@@ -655,8 +636,8 @@ typedef struct delayq_options {
     /* Only with outbox_keep; may be NULL. Writes the `size` bytes at `address`
      * to storage that survives a power cut (msync). Returns 0, or another value
      * after a failure; the hook is then called again later. If the memory has
-     * changed, open and close call the hook, and so does each tick, at most
-     * once. A call that waits, such as a flush, calls it each time it wakes up.
+     * changed, open, close and each tick call the hook once. A call that waits,
+     * such as a flush, calls it each time it wakes up.
      * An op is not sent before it is written. */
     int (*outbox_sync)(void *user, void *address, size_t size);
     /* Called once for each op of the outbox that is done or dropped. `changes`
@@ -672,7 +653,7 @@ typedef struct delayq_options {
     void (*settled)(void *user, int changes, uint64_t number,
                     delayq_status status);
     /* Writes the address of `host`, a host in the URL, as text. Returns 1 if it
-     * is known, 0 if it is not known yet (the next step asks again), -1 if
+     * is known, 0 if it is not known yet (the hook is called again), -1 if
      * there is none. Default: getaddrinfo, which may block. */
     int (*resolve)(void *user, const char *host, char *address, size_t size);
 
@@ -704,10 +685,10 @@ typedef struct delayq_options {
     delayq *share;
 } delayq_options;
 
-/* Identifies a pending or leased item. Each offer, lease, extend and reschedule
- * makes a new ticket. A ticket is valid until the item gets another one, or is
- * moved, taken or acked. It is a text that may be printed, stored and compared:
- * the due time, a dash, and the id in hex digits. "" is no ticket. */
+/* Identifies a pending or leased item. Each offer, lease, extend, nack and
+ * reschedule makes a new ticket. A ticket is valid until the item gets another
+ * one, or is moved, taken or acked. It is a text that may be printed, stored
+ * and compared: the due time, a dash, and the id in hex. "" is no ticket. */
 typedef struct delayq_ticket {
     char text[52];
 } delayq_ticket;
@@ -927,7 +908,7 @@ typedef struct delayq_conn {
                                  another address by now */
     unsigned char hops;       /* redirections in a row while connecting */
     unsigned char timed_out;  /* 1: the last fault was a timeout */
-    unsigned host;            /* the number of the URL's host to try next */
+    unsigned host;            /* the index of the URL's host to try next */
     unsigned hosts_left;      /* hosts to try before a back-off */
     delayq_name *names;       /* an outbox's cache of three names, or NULL */
     delayq_status failure;    /* the status of requests during a back-off */
@@ -987,9 +968,9 @@ typedef struct delayq_conn {
 
 struct dq_entry;
 
-/* Ops in order, with one request in flight. The ops are in a ring of the
- * outbox, or in an array of the caller. A bare lane has one op, which consists
- * only of its verb.
+/* A lane sends ops in order, with at most one request in flight. The ops are in
+ * a ring of the outbox, or in an array of the caller. A bare lane has one op,
+ * which consists only of its verb.
  *
  * Invariants: settled + n <= accepted while a request is in flight; the first
  * `unsure` ops after `settled` may have run. */
@@ -1000,9 +981,9 @@ typedef struct delayq_lane {
     const struct dq_verb *verb;     /* the verb of the request */
     unsigned char key;              /* DQ_KEY_...: the request's second key */
     size_t n;                       /* the number of ops in the request */
-    size_t from, from_at;           /* in a mixed request, the first op of the
-                                       current part: its number in the request,
-                                       its place in the ring; else 0 */
+    size_t from, from_at;           /* the number in the request, and the place
+                                       in the ring, of the first op of a mixed
+                                       request's current part; else 0 */
     delayq_status status;           /* the status of the last request */
     char *why;                      /* the text of `status` after a failure */
     struct redisReply *reply;       /* the reply, for a bare lane's caller */
@@ -1041,8 +1022,8 @@ typedef struct delayq_lane {
                                 its last request has lost a socket; or 0 */
     int64_t trial_us;        /* how long the next connection has to live before
                                 the request is sent again */
-    int64_t moving_us;       /* the time since which requests are refused
-                                because the slot moves; or 0 */
+    int64_t moving_us;       /* when the server began to refuse requests because
+                                the slot moves; or 0 */
 } delayq_lane;
 
 /* The handle's take or transfer, and its reply. */
@@ -1086,7 +1067,7 @@ typedef enum delayq_waiter_role {
     DELAYQ_WAITER_NONE,    /* it is not one of the waiters */
     DELAYQ_WAITER_ALONE,   /* it was the only waiter at its last take */
     DELAYQ_WAITER_LEADER,  /* it acts when something is due or pushed */
-    DELAYQ_WAITER_STANDBY, /* it acts if the leader is 0.3 to 0.6 s late */
+    DELAYQ_WAITER_STANDBY, /* it acts 0.3 to 0.6 s later, if nobody has */
     DELAYQ_WAITER_SLEEPER  /* it waits until it is told to lead */
 } delayq_waiter_role;
 
@@ -1120,7 +1101,7 @@ struct delayq {
     int64_t log_us;       /* when the last fault was reported to the log */
     delayq_status logged; /* the status of that fault */
 
-    delayq_lane *lanes;       /* lanes of setup, fetch, outbox, current call */
+    delayq_lane *lanes;       /* for setup, fetch, outbox, and current call */
     struct dq_outbox *outbox; /* the state in options.outbox, or NULL */
 
     /* The schedule. */
@@ -1264,7 +1245,8 @@ DELAYQ_CONSTANTS_END
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options);
 
 /* delayq_close -- close a handle; does nothing to a zeroed or closed one. The
- * payloads of its items are freed. Never blocks. The data in Redis stays. */
+ * payloads of its items are freed. The data in Redis stays. Never blocks, but
+ * calls options.outbox_sync if the memory has changed since its last call. */
 DELAYQ_API void delayq_close(delayq *q);
 
 /*
@@ -1282,10 +1264,10 @@ DELAYQ_API void delayq_close(delayq *q);
  *              any server failure
  *
  * If the reply is lost, the offer is sent again under the same id, so that it
- * is stored once. The second request stores nothing if the item is not there
- * and may have been due meanwhile, by the server's clock or by this machine's.
- * Then it can't be known whether the item was stored and delivered, and the
- * status is DELAYQ_ERR_UNKNOWN. A second copy is stored only if between the
+ * is stored once. If the item is not there, and may have become due meanwhile
+ * (by the server's clock or by this machine's), the second request stores
+ * nothing. It can't be known then whether the item was stored and delivered, so
+ * the status is DELAYQ_ERR_UNKNOWN. A second copy is stored only if between the
  * requests somebody sets the server's clock forward and back again, or cancels
  * or clears the item, or moves it to an earlier time, or if the first request
  * arrives after the item that the second has stored was delivered.
@@ -1294,7 +1276,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
 
 /*
- * delayq_offer_message -- store a payload, with a key, a due time or a ticket.
+ * delayq_offer_message -- store a payload, maybe with a key; get its ticket.
  *
  *   message    see delayq_message; status and ticket are set in it
  *
@@ -1313,7 +1295,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  * DELAYQ_GONE, which stores a new item.
  *
  * message->status is the returned status, except that it stays
- * DELAYQ_ERR_UNKNOWN if such a retry fails.
+ * DELAYQ_ERR_UNKNOWN if a retry after this status fails.
  */
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
                                               delayq_message *message);
@@ -1333,8 +1315,8 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
  *              are sent by separate scripts
  *
  * After a failure, offer only those messages again whose own status is a
- * failure: with DELAYQ_ERR_UNKNOWN as delayq_offer_message explains; with any
- * other failure the message was not stored. The rest would be stored twice.
+ * failure. The others would be stored twice. For DELAYQ_ERR_UNKNOWN see
+ * delayq_offer_message; with any other failure the message was not stored.
  */
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count);
@@ -1363,7 +1345,7 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
 
 /*
- * delayq_take -- get the next item, moving the due items on the way.
+ * delayq_take -- get the next item; also moves the due items.
  *
  *   item         out; see delayq_item for how long its payload lives
  *   timeout_ms   0: don't wait; > 0: the longest wait; DELAYQ_FOREVER
@@ -1488,8 +1470,9 @@ DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
  *            any other server failure, as delayq_cancel
  * Redis      1 script, O(log n); O(n) with a mirror
  *
- * If this is called after each ack that returned DELAYQ_OK, an item is unique
- * until it is done. key_ttl_ms should then be longer than the life of any item.
+ * To refuse a second item with the key until the first one is done, call this
+ * after each ack that returned DELAYQ_OK, and set key_ttl_ms longer than the
+ * life of any item.
  * The key holds the ticket of the item's offer. An item that is leased, or was
  * rescheduled, nacked or released, has another ticket. Such an item stays as it
  * is, the key is freed, and the status is DELAYQ_GONE.
@@ -1669,8 +1652,10 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
  *
  * Returns the number of stored descriptors. They change at a reconnect, so call
  * this before each poll(). If one is readable, call delayq_tick, or delayq_take
- * with timeout 0. On Windows they are SOCKETs whose values fit into an int, for
- * select or WSAPoll; a call that sleeps resets your WSAEventSelect on them.
+ * with timeout 0. You need not poll for writing, since wait_ms is short while a
+ * socket has to be written. On Windows they are SOCKETs whose values fit into
+ * an int, for select or WSAPoll; a call that sleeps resets your WSAEventSelect
+ * on them.
  */
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max);
 
@@ -1692,19 +1677,31 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  * A call makes ops, such as an ack. A lane sends its ops in order, with one
  * request in flight. Only dq_decide decides about retries, and only dq_sleep
- * sleeps. Each section uses only the sections above it. From the ground up:
+ * sleeps.
  *
- *     System, Numbers, Elements, Errors, URL, TLS    send no requests
- *     Scripts, Protocol      the content of requests and replies
- *     Schedule, Waiters      when a handle polls; which of many handles polls
- *     Connections            the sockets, and the requests in flight on them
- *     Ops, Lanes             the ops of calls, and their path to the server
- *     Keep                   an outbox that survives the program
- *     Subscriber             the messages from the server
- *     Waiting                dq_step, which moves all lanes, and dq_sleep
- *     Taking                 the requests and replies of transfers and takes
- *     Handles                open and close, ticks, takes and waits; dq_do
- *     Offers, Tickets, Queries   the requests and replies of all other calls
+ * Contents, from the ground up. Each section uses only the sections above it:
+ *
+ *     >>system         the functions of a port: clock, random bytes, sockets
+ *     >>numbers        numbers in decimal and hex, back-off
+ *     >>elements       the bytes of an element
+ *     >>errors-inside  statuses, error texts
+ *     >>url            the URL
+ *     >>tls            TLS
+ *     >>scripts        the Lua that runs in the server
+ *     >>protocol       writing requests, reading replies
+ *     >>schedule       the time of the next poll
+ *     >>waiters        which of the handles that wait on a queue acts
+ *     >>connections    dialing, login, probe, redirections, back-off
+ *     >>ops            the operations (ops) of API calls; an outbox's rings
+ *     >>lanes          ops in order, with one request in flight; retries
+ *     >>keep           the image of an outbox that survives the program
+ *     >>subscriber     the socket for messages from the server
+ *     >>waiting        dq_step, which moves all lanes, and dq_sleep
+ *     >>taking         transfers and takes
+ *     >>handles        open and close; dq_do; ticks, takes, waits
+ *     >>offers         offers
+ *     >>tickets        acks, cancels, and other ops on one item
+ *     >>queries        peek, count, pause, clear, dead letters
  *
  * The path of one request, an ack:
  *
@@ -2140,9 +2137,9 @@ static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
 
 /* --- types and macros that differ between systems --- */
 
-/* For all systems except Windows: the type of a socket, the start and the end
- * of the use of sockets, the last socket error, and the errors of a pending and
- * a refused connect. */
+/* For all systems except Windows: the type of a socket, macros that start and
+ * end the use of sockets, the last socket error, and the errors of a pending
+ * and of a refused connect. */
 #ifndef DQ_WINDOWS
 typedef int dq_sys_socket;
 #define dq_sys_begin() 1
@@ -2672,7 +2669,7 @@ static int dq_elem_attempt(const unsigned char *e, int kind) {
     return kind == 16 ? e[15] << 8 | e[16] : 0;
 }
 
-/* Returns the lower 11 bits of the ids of 8 bytes of q's offers. Bits 7 to 5
+/* Returns the lower 11 bits of the 8-byte ids of q's offers. Bits 7 to 5
  * are 001, so that the id, read as a double, is neither infinite nor NaN. The
  * other bits are random. */
 static int dq_elem_old_id_low(const delayq *q) {
@@ -2949,9 +2946,9 @@ static delayq_status dq_err_lost(char err[256], delayq_status status,
                           : DQ_NOTHING);
 }
 
-/* Adjust the failure of a call that has lost the reply to an earlier request.
- * Since that request may have run, return DELAYQ_ERR_UNKNOWN, and name both
- * faults in `err`, unless `status` is no failure or already implies this. */
+/* Adjust the failure of a call that has lost the reply to an earlier request,
+ * which may have run. If `status` is a failure that does not say so, return
+ * DELAYQ_ERR_UNKNOWN, and name both faults in `err`. Else return `status`. */
 static delayq_status dq_err_after_loss(char err[256], const char *what,
                                        delayq_status status) {
     const char *end = strstr(err, DQ_NOTHING);
@@ -3439,10 +3436,10 @@ static const char dq_lua_probe[] =
     "  (tonumber(redis.pcall('LLEN', mirror)) or 0) > 0 then why = 3 end\n"
     "return {clock(), why, struct.pack('L', 1)}\n";
 
-/* find(zset, due, prefix): return two values: the element that has the score
- * `due` and begins with `prefix`, or nil; its rank, or that which it would
- * have. It checks the first element with this score, which is usually the right
- * one, and then bisects the others. */
+/* find(zset, due, prefix): find the element that has the score `due` and begins
+ * with `prefix`. Return it, or nil if it is not there, and the rank that it has
+ * or would have. It checks the first element with this score, which is usually
+ * the right one, and then bisects the others. */
 static const char dq_lua_find[] =
     "local function sorts_before(e, prefix)\n"
     "  for i = 1, #prefix do\n"
@@ -3672,7 +3669,7 @@ static const char dq_lua_offer_keyed[] =
     "      next_key = next_key + 1\n"
     "      holder = KEYS[next_key]\n"
     "    end\n"
-    /* a resend looks for its element: the key may name a later offer */
+    /* a resend looks for the element itself: the key may be another offer's */
     "    local stands = at.again and redis.call('ZSCORE', zset, e)\n"
     "    if stands then\n"
     "      text = string.format('%.0f', stands)\n"
@@ -3743,7 +3740,7 @@ static const char dq_lua_offer_keyed[] =
  * If the queue is paused, nothing is moved or handed out, and the reply reports
  * nothing ready or due, so no handle polls at once. run.ready and run.other
  * are the lengths of KEYS[2] and KEYS[3]. run.dues collects the due times for
- * finish_run(). The first run.safe elements of the reply have left their keys.
+ * finish_run(). The reply's first run.safe elements were removed from the keys.
  *
  * attempt(run, f, ...): call f(run, ...). If the server refuses a command
  * before anything was done, return the error, which the script then returns.
@@ -4121,8 +4118,8 @@ static const char dq_lua_tick[] =
     "return attempt(run, move, tonumber(ARGV[3])) or finish_run(run)\n";
 
 /* A lease adds the element to the zset again, with one attempt more, due at the
- * end of the lease. With DELAYQ_REDISSON_OLD the element gets the old kind,
- * which has no attempts, because old transfers stop at any other kind.
+ * end of the lease. With DELAYQ_REDISSON_OLD the element is of the old kind,
+ * since an old Redisson's transfers stop at any other. It counts no attempts.
  *
  * give(run, due, e, kind, start): hand out an element, or a raw payload, which
  * has no kind. With a lease, keep the new element in run.held until commit(run)
@@ -4305,7 +4302,7 @@ static const char dq_lua_waiters_stay[] =
     "  if w.leader then redis.call('ZREM', w.set, w.leader) end\n"
     "  redis.call('ZADD', w.set, 200000000000000 + w.now, w.id)\n"
     "  redis.call('PEXPIRE', w.set, 86400000)\n"
-    /* notify all if the set was lost, or if others may act as if alone */
+    /* tell all waiters if the set was lost, or if one may act as if alone */
     "  local lost = not w.any and (w.follows or w.claim == 'leader')\n"
     "  if lost or w.claim == 'new' then redis.call('PUBLISH', w.set, n) end\n"
     "  return 2\n"
@@ -4364,8 +4361,8 @@ static const char dq_lua_waiters_stay[] =
  * letters. It moves no items to the lists, where they would have no due times.
  * Such takes begin alternately with the zset and the lists. An acknowledged
  * item stays removed even if a later command is refused. */
-/* The usual take, optimized for speed: from a native queue whose lists are
- * empty. In any other case it changes nothing, except for an acknowledgement,
+/* The usual take, from a native queue whose lists are empty, is optimized for
+ * speed. In any other case it changes nothing, except for an acknowledgement,
  * and sets `usual` to nil. The general take follows, whose functions are only
  * then defined.
  *
@@ -5107,8 +5104,8 @@ typedef struct dq_resp_writer {
     redisContext *c;
     int counting; /* 1: only count; bytes that don't fit into buf are dropped */
     int spilled;  /* 1: while counting, some bytes did not fit into buf */
-    size_t args, keys;        /* the number of arguments so far, and of
-                                 keys, which are the first arguments */
+    size_t args, keys;        /* the number of arguments so far; how many of
+                                 them are keys, which come first */
     int commands;             /* commands so far; each has one reply */
     const char *body;         /* a text to write after buf; not copied */
     size_t body_len;          /* the length of `body` in bytes */
@@ -5138,7 +5135,7 @@ static void dq_resp_flush(dq_resp_writer *o) {
     o->n = 0;
 }
 
-/* Returns 1 if the next `args` arguments are only counted, not written. */
+/* If the next `args` arguments need not be written, count them, return 1. */
 static int dq_resp_skip(dq_resp_writer *o, size_t args) {
     if (o->counting && o->spilled) o->args += args;
     return o->counting && o->spilled;
@@ -5415,7 +5412,7 @@ DQ_APART static int64_t dq_sched_ahead_us(const delayq_conn *conn) {
 
 /* Returns the latest time, in us, that the server's clock can have shown at
  * local_us. Returns at least 1, since a due time of 0 would mean "none". (The
- * estimate is negative if the server's clock began at 1970 after local_us.) */
+ * estimate is negative if the server's clock was at 1970 after local_us.) */
 static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us) {
     int64_t us = local_us + dq_sched_ahead_us(conn);
     return us > 0 ? us : 1;
@@ -5767,7 +5764,7 @@ static void dq_waiters_on_push(delayq *q) {
     dq_sched_untrack(q);
     switch (w->role) {
     case DELAYQ_WAITER_SLEEPER: break;
-    case DELAYQ_WAITER_STANDBY: /* an LLEN in flight is out of date */
+    case DELAYQ_WAITER_STANDBY: /* the reply to an LLEN in flight is too old */
         DQ_MARK(standby_defers_push);
         if (w->push_us <= now) w->push_us = now + dq_waiters_slack();
         break;
@@ -6989,7 +6986,7 @@ static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
     if (ring->dated_on != q->conn->clock_number ||
         ring->dated < lane->settled) {
         ring->dated_on = q->conn->clock_number;
-        if (ring->dated > lane->settled) { /* call_us is by the former clock */
+        if (ring->dated > lane->settled) { /* call_us is of another clock */
             DQ_MARK(dated_by_another_clock);
             ring->call_us = 0;
         }
@@ -7196,8 +7193,9 @@ static void dq_lane_note(delayq *q, delayq_status status, const char *text) {
  * get the item again. The lanes of rings and fetches yield to a suspect, a lane
  * whose request may have caused the loss of sockets, so that this request is
  * sent alone. Otherwise the fetches of handles with an outbox could keep the
- * socket busy for ever, and the cause would stay unknown. If no step moves the
- * suspect, or its request is refused, the others yield for a second at most. */
+ * socket busy for ever, and the cause would stay unknown. If the suspect's
+ * handle is not used, or its request is refused, the others yield for a second
+ * at most. */
 static int64_t dq_lane_yield_us(const delayq *q, const delayq_lane *lane) {
     const delayq_lane *s;
     const delayq *h;
@@ -8464,8 +8462,8 @@ static dq_entry *dq_keep_next(delayq *q, dq_ring *ring, size_t at, size_t end) {
     return e;
 }
 
-/* Date each offer that was accepted before the server's clock was known, if the
- * call of a later offer has computed a due time. The delay of the earlier offer
+/* Give a due time to each offer that was accepted before the server's clock was
+ * known, if a later offer already has one. The delay of the earlier offer
  * then counts from the later call, and its id is lower than the later id. */
 static void dq_keep_date(delayq *q, const dq_ring *ring) {
     int shift = dq_elem_order_shift(q);
@@ -9249,8 +9247,9 @@ static void dq_write_take(dq_resp_writer *o, delayq *q,
     }
     dq_resp_int(o, (int64_t)f->order);
     memcpy(id_rest, q->handle_id, 5);
-    /* The server dates the ids of leases, and the handle those of offers. With
-     * the old wire, bit 0x80 makes two ids of the same microsecond differ. */
+    /* The script puts the time into the ids of leases, so only the rest of an
+     * id is sent. With the old wire, bit 0x80 makes a lease's id differ from an
+     * offer's of the same microsecond. */
     if (q->wire->old_first)
         dq_resp_int(o, dq_elem_old_id_low(q) | 0x80);
     else
@@ -10380,11 +10379,11 @@ static void dq_write_given(dq_resp_writer *o, int given, int64_t value) {
         dq_resp_text(o, "");
 }
 
-/* Write the channel, and ARGV[3] of OFFER. In a resend, ARGV[3] contains the
- * time from which the item may have been due by the server's clock, or 0 if it
- * may be due by the local clock. If it may be due by either clock, it is not
- * stored again, since the server's clock may have been set back, and the local
- * one may run at another speed. */
+/* Write the channel, and ARGV[3] of OFFER. In a resend, ARGV[3] is the
+ * earliest time by the server's clock at which the item may have been due, or 0
+ * if it may be due by the local clock. The item is not stored again if it may
+ * be due by either clock. Both clocks are asked, since the server's may have
+ * been set back, and the local one may run at another speed. */
 static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
                                 const delayq_lane *lane) {
     char form[32] = "delay@";
