@@ -23,12 +23,12 @@ int main(void) {
 
     options.name = "jobs";
     options.url = getenv("DELAYQ_URL"); /* NULL: redis://127.0.0.1:6379 */
-    options.log = tell; /* events, and faults that the take survives */
+    options.log = tell; /* events, and faults that a take survives */
     if (delayq_open(&q, &options) == DELAYQ_OK &&
         delayq_offer(&q, "hello", 5, 5000) == DELAYQ_OK) /* due in 5 s */
         while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
             printf("%.*s\n", (int)item.len, (const char *)item.data);
-    fprintf(stderr, "%s\n", delayq_errmsg(&q)); /* only a failure ends it */
+    fprintf(stderr, "%s\n", delayq_errmsg(&q)); /* why a call has failed */
     delayq_close(&q);
     return 1;
 }
