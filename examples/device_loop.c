@@ -2,8 +2,8 @@
  * device_loop -- a device whose own poll() waits for a sensor and the queue.
  * Here the sensor is a child process that writes to a pipe. Each reading is
  * offered, to be sent 200 ms later. The handle has an outbox, so the device
- * goes on measuring while the server is away. The readings of that time are
- * sent after the server has come back.
+ * goes on measuring while the server is away. Readings from this time are sent
+ * when the server is back.
  *
  *     $ ./device_loop
  *     reading 1: 20 degrees; outbox 128 of 6752 bytes

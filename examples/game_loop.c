@@ -14,7 +14,7 @@
  *     12 died, 12 came back; the longest of 253 frames took 0.17 ms
  *
  * The argument is the number of seconds during which orcs die (default 6). The
- * time of a frame is that of its delayq calls. A real game adds its own work.
+ * printed times of frames contain only the delayq calls, and no work of a game.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
@@ -95,7 +95,7 @@ static void show_second(const delayq *q, int second, double longest) {
 
 int main(int argc, char **argv) {
     static delayq q;
-    /* for the ops that the server has not confirmed yet */
+    /* the outbox, for ops that the server has not confirmed yet */
     static char memory[16384];
     delayq_options options = {0};
     double longest = 0, longest_of_all = 0;

@@ -1,8 +1,8 @@
 /*
  * worker -- delivery at least once: leases, retries with a back-off, dead
  * letters, and a clean stop on SIGINT. Run several workers. If you kill -9 one
- * of them, another gets the item that it held. The argument is the number of
- * jobs to offer first. A job whose number ends in 7 fails at each attempt.
+ * of them, another worker gets its item. The argument is the number of jobs to
+ * offer first. A job whose number ends in 7 fails at each attempt.
  *
  *     $ ./worker 10
  *     job 0: done

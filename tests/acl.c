@@ -1,8 +1,8 @@
 /*
  * The rights of each role: those in examples/server/users.acl and, for queues
  * that Redisson shares, also those below "## Rights" in that folder's README.
- * With all its rights a role works, and the server refuses nothing. Without any
- * one of them something fails.
+ * With all its rights a role works, and the server refuses nothing. If any one
+ * of the rights is missing, something fails.
  */
 #include "test.h"
 #include <sys/wait.h>
@@ -71,7 +71,7 @@ static void read_rights(const char *user, struct rights *r) {
     if (lines == 1) r->common = r->n;
 }
 
-/* Create the user again, with all of the words except number `but`. */
+/* Create the user "tested" again, with all words except number `but`. */
 static void set_rights(const struct rights *r, int but) {
     const char *argv[RIGHTS + 4] = {"ACL", "SETUSER", "tested", "reset"};
     redisReply *reply;
@@ -228,8 +228,8 @@ static void take_soon(void) {
     if (q.options.lease_ms && !why[0]) TRY(delayq_ack(&q, &item), DELAYQ_OK);
 }
 
-/* Tell q every 70 ms to lead, since q may not be a sleeper yet. The item is due
- * before the first message. */
+/* Tell q to lead, every 70 ms, since q may not be a sleeper yet. The item of
+ * take_soon() is due before the first message. */
 static void promote(void *unused) {
     redisContext *c = server_connect(&main_server);
     (void)unused;
@@ -239,8 +239,8 @@ static void promote(void *unused) {
     }
 }
 
-/* Run a take that waits in each role: alone, with a dead handle in the set; as
- * the leader, between a dead one and the next; as one of many sleepers. */
+/* Run three takes. They wait alone, with a dead handle in the set; as the
+ * leader, between a dead handle and the next one; as one of many sleepers. */
 static void wait_among_others(void) {
     enum { OTHERS = 17 };
     redisContext *others[OTHERS];
@@ -417,7 +417,7 @@ static void least(const char *user, void (*role)(void), int64_t lease_ms) {
         wrong = works(&r, -1, wire, role, lease_ms);
         if (!wrong) wrong = works(&r, r.n, wire, role, lease_ms);
         if (wrong) FAIL("%s, %s: %s", user, names[WIRE_NUMBER(wire)], wrong);
-        /* With a Redisson wire, each word of the second line must be needed. */
+        /* with a Redisson wire, test only the words of the second line */
         for (i = wire == DELAYQ_NATIVE ? 0 : r.common; i < r.n; i++)
             if (strchr("~&+", r.word[i][0]) &&
                 !works(&r, i, wire, role, lease_ms))

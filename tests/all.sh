@@ -3,7 +3,7 @@
 # time, since most suites wait more than they compute. In a lane the suites run
 # one after the other. The output ends with a summary: the skipped tests with
 # the reasons, the flaky and the failed tests with their first lines, the time
-# of each suite, the sums. In CI a skipped test fails the run.
+# of each suite, and the sums. In CI a skipped test fails the run.
 #
 #     tests/all.sh [BUILD [test | all]]
 #
@@ -38,8 +38,8 @@ missing() {
     echo "0 0 1" >>"$results/counts"
 }
 # run TITLE COMMAND...: runs a suite, and prints all lines except those of
-# passed or skipped tests. Its output is then in $dir/out, the last line in
-# $last, the seconds in $took. grep needs -a, because a payload may make a text
+# passed or skipped tests. Stores its output in $dir/out, the last line in
+# $last, its seconds in $took. grep needs -a, because a payload may make a text
 # "binary".
 run() {
     echo "== $1"
@@ -72,8 +72,8 @@ run() {
     took=$(($(date +%s) - start))
     echo "   $last ($took s)"
 }
-# told WORD PREFIX: prints the lines that begin with the word, each with the
-# prefix and with up to 12 lines after it that explain it
+# told WORD PREFIX: prints each line that begins with WORD, with PREFIX inserted
+# after WORD, and up to 12 following lines, which explain it
 told() {
     LC_ALL=C awk -v word="$1" -v prefix="$2" '
         index($0, word " ") == 1 {
@@ -103,8 +103,8 @@ suite() {
     run "$@"
     record "$1"
 }
-# timed TITLE COMMAND...: the same for a suite that depends on time. If it fails,
-# it is run again at the end.
+# timed TITLE COMMAND...: like suite, for a suite that depends on time. If the
+# suite fails, it is run again at the end.
 timed() {
     run "$@"
     case $last in

@@ -7,7 +7,7 @@
 #     tests/bare.sh [SUITE...]     default: bookworm trixie
 #
 # tests/debian.sh lists the settings. A suite's output also goes to
-# build/bare/SUITE.log. Ends in "N passed, N failed, N skipped".
+# build/bare/SUITE.log. The last line is "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh && . tests/debian.sh || exit 1
 
 # Use the commands as a newcomer in a container types them: without sudo, and

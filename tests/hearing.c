@@ -85,7 +85,7 @@ static int server_tracks(void) {
 }
 
 /* The list changes while the reply to the tracking request is still unread. */
-TEST(a_push_that_another_takes_while_tracking_is_asked_for_hides_no_other) {
+TEST(a_push_that_another_handle_takes_hides_no_later_push) {
     open_both();
     ask("RPUSH jobs x");
     ask("DEL jobs");

@@ -202,7 +202,7 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
 }
 
 /* The script does not read a large element at the head of the mirror, but
- * removes it by LREM. It removes the elements around it by their positions. */
+ * removes it by LREM. The elements around it are removed by their positions. */
 TEST(large_elements_leave_the_mirror_with_the_small_ones_around_them) {
     static char large[100000];
     int wire, take;

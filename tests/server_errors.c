@@ -745,7 +745,7 @@ TEST(a_take_that_finds_an_item_does_not_put_off_the_subscriber) {
     OK(&q, delayq_take(&q, &item, 9000));
     spawn(push_after, &ms);
     OK(&q, delayq_take(&q, &item, 9000));
-    CHECK(conn->sub.state >= DELAYQ_SOCKET_OPEN); /* it has reported the push */
+    CHECK(conn->sub.state >= DELAYQ_SOCKET_OPEN); /* it reported the push */
     delayq_close(&q);
 }
 

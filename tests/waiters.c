@@ -168,7 +168,7 @@ static void items_come_in_time(delayq *p, int pushed, int allowed) {
     int i, late = 0;
     for (i = 0; i < 5; i++) {
         int64_t us = one_item(p, pushed, 60);
-        /* without tracking the leader polls */
+        /* without tracking, the leader polls */
         if (pushed && !can_track()) us -= 4000000;
         if (us > LATE_US) FAIL("item %d is %lld us late", i, (long long)us);
         if (us > ON_TIME_US && ++late > allowed)
@@ -740,7 +740,7 @@ static void items_to_either_come_in_time(delayq *p, int items, int allowed) {
     int i;
     for (i = 0; i < items; i++) {
         int64_t us = item_to_either(p, i % 2), in_time = ON_TIME_US;
-        /* without tracking the leader polls */
+        /* without tracking, the leader polls */
         if (i % 2 && !can_track()) us -= 4000000;
         if (us > LATE_US || (us > in_time && allowed-- == 0))
             FAIL("item %d is late by %lld us", i, (long long)us);

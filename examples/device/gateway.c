@@ -1,8 +1,8 @@
 /*
- * gateway -- the only program of a fleet that contains the Lua. It loads the
- * scripts for the devices, and takes their readings; sensor.c shows the output.
- * It loads the scripts every minute, since a server that restarts has lost
- * them. A load sends 110 KB, and has no effect if the scripts are there.
+ * gateway -- the only program of a fleet that contains the Lua scripts. It
+ * loads them into the server, and takes the readings of the devices; sensor.c
+ * shows the output. It loads them every minute, since a server that restarts
+ * loses them. A load sends 110 KB, and has no effect if they are still there.
  *
  * The argument is the number of readings to take (default: no limit).
  */

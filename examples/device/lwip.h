@@ -18,16 +18,16 @@ extern "C" {
 /* Returns microseconds since any fixed moment. Never decreases or wraps. */
 int64_t board_now_us(void);
 
-/* Write random bytes from a hardware source. Returns 1, or 0 if there are none.
- * delayq_open then fails. If two boards get the same bytes, their items and
- * leases get the same ids. */
+/* Fill `bytes` from a hardware source. Returns 1, or 0 if the source has none,
+ * which makes delayq_open fail. If two boards get the same bytes, their items
+ * and leases get the same ids. */
 int board_random(void *bytes, size_t len);
 #ifdef __cplusplus
 }
 #endif
 
-/* A sleep ends only at a tick of the system, up to milliseconds late. That is
- * too long to stay awake instead. */
+/* Don't stay awake for the last part of a sleep. A sleep ends at a tick of the
+ * system, maybe milliseconds late, and staying awake so long costs too much. */
 #define DQ_SPIN_US 0
 
 /* lwIP reports a refused connect as a reset connection. */

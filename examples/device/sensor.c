@@ -22,7 +22,7 @@
 
 static int missing; /* 1: the missing scripts were reported */
 
-/* Sleep for wait_ms, but at most until the next reading (100 ms). */
+/* Poll for wait_ms, at most 100 ms, since then the next reading is due. */
 static void rest(delayq *q, int64_t wait_ms) {
     struct pollfd fds[4];
     int fd[4], n = (int)delayq_fds(q, fd, 4), i;

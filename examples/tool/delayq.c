@@ -47,7 +47,7 @@ static int run_completion(int argc, char **argv);
  * >>tables   the commands and the options
  *---------------------------------------------------------------------------*/
 
-/* One bit for each command, to name the commands that have an option. */
+/* One bit for each command. An option has the bits of its commands. */
 enum {
     OFFER = 1,
     LOAD = 2,
@@ -300,7 +300,7 @@ static void show_help(FILE *to) {
           to);
     for (i = 0; i < VERBS; i++) {
         char what[64];
-        /* listed on the lines of load, redrive, pause and load-scripts */
+        /* shown on the lines of load, redrive, pause and load-scripts */
         if (verbs[i].bit & (SPOOL | DROP | RESUME | SCRIPTS)) continue;
         snprintf(what, sizeof what, "%s%s %s", verbs[i].name,
                  verbs[i].bit == PAUSE          ? ", resume"
@@ -659,8 +659,8 @@ static const verb *find_verb(const char *name) {
     return NULL;
 }
 
-/* Open the descriptors 0, 1 and 2 if they are closed. Otherwise a socket would
- * get one of these numbers, and receive the printed text. */
+/* Open the descriptors 0, 1 and 2 if they are closed. Otherwise a socket could
+ * get one of these numbers, and the program's output would be sent to it. */
 static void keep_standard_files(void) {
     int fd;
     do fd = open("/dev/null", O_RDONLY);

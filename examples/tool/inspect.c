@@ -199,7 +199,7 @@ static int64_t each_pending(int64_t most, void (*show)(const delayq_item *),
 }
 
 static int64_t peeked_ms; /* the server's time at the peek */
-static int headed;        /* 1: the columns have a head, as on a terminal */
+static int headed;        /* 1: the columns have a head (on a terminal) */
 
 static void show_head(const char *head) {
     if (!headed && isatty(1)) puts(head);
@@ -317,8 +317,8 @@ static int64_t each_listed(const char *key, int64_t from, int64_t most,
     return shown;
 }
 
-/* Print the pending items first. An item that becomes ready meanwhile is then
- * printed twice; in the other order it would not be printed. */
+/* Print the pending items, then the ready ones. An item that becomes ready
+ * meanwhile is printed twice; in the other order it could be missed. */
 int run_dump(int argc, char **argv) {
     char key[1200];
     int64_t n, shown = 0;
@@ -353,7 +353,7 @@ int run_dump(int argc, char **argv) {
 static const char *const total_names[TOTALS] = {"offered", "taken", "acked",
                                                 "nacked",  "died",  "canceled"};
 
-/* Read the totals of all handles with counters. Returns 0 if all are 0. */
+/* Copy the totals of the handles with counters. Returns 0 if all are 0. */
 static int read_totals(const delayq_counts *c, double to[TOTALS]) {
     to[0] = (double)c->total.offered;
     to[1] = (double)c->total.taken;
@@ -600,8 +600,8 @@ int run_dead(int argc, char **argv) {
 }
 
 /* Redrive the oldest letters, 1,000 at a time. Letters that can't be decoded
- * move to the end of the list. Stop after the calls for one whole list have
- * redriven none, since only such letters are left then. */
+ * move to the end of the list. If one pass through the whole list redrives
+ * none, only such letters are left, so stop. */
 static delayq_status redrive_oldest(int64_t *done) {
     int64_t left = set.count > 0 ? set.count : INT64_MAX, in_vain = 0;
     delayq_counts counts;
@@ -616,9 +616,9 @@ static delayq_status redrive_oldest(int64_t *done) {
     return status;
 }
 
-/* Remove a letter, and make it ready if `redrive`. The library has no call for
- * a single letter. If the server refuses this, the letter stays. Returns 1 if
- * the letter was there, 0 if it was not, or -1 after a failure. */
+/* Remove a letter and, if `redrive`, make it ready. The library has no call for
+ * a single letter. If the server refuses the command, the letter stays. Returns
+ * 1 if the letter was there, 0 if it was not, or -1 after a failure. */
 static int settle_letter(const char *name, const char *key,
                          const dead_letter *l, int redrive, char why[WHY]) {
     static const char script[] =
@@ -832,9 +832,9 @@ static const char clear_mirror[] =
     "end\n"
     "return {removed, #part}\n";
 
-/* Walk through the mirror from its head to its end, until a walk removes
- * nothing, since other programs may change the mirror meanwhile. Returns the
- * exit code. */
+/* Walk through the whole mirror again and again until a walk removes nothing,
+ * since other programs may change the mirror meanwhile. Returns the exit
+ * code. */
 static int run_clear_mirror(const char *name, int64_t *removed, char why[WHY]) {
     int64_t from = 0, before = 0;
     char keys[2][1200], at[24];

@@ -29,7 +29,7 @@ static void show_ticket(const delayq_message *m) {
                : set.spool            ? "accepted"
                                       : "stored",
                m->ticket.text);
-    /* before the first connection of a spool there is no ticket */
+    /* a spool that was never connected gives no tickets */
     else if (m->ticket.text[0])
         printf("%s\n", m->ticket.text);
 }
@@ -50,9 +50,9 @@ static void show_progress(int last) {
     if (last) fputs("\r\033[K", stderr);
 }
 
-/* Returns 1 if the message must not be offered again. DELAYQ_GONE means that it
- * was sent twice, and that the server may have stored and delivered the first
- * copy. */
+/* Returns 1 if the message must not be offered again. DELAYQ_GONE means that
+ * the message was sent twice, and that the server may have stored and delivered
+ * the first copy. */
 static int settled(const delayq_message *m) {
     return m->status == DELAYQ_OK || m->status == DELAYQ_DUPLICATE ||
            m->status == DELAYQ_GONE;
@@ -185,8 +185,8 @@ static const char *keep(const char *bytes, size_t len) {
     return (const char *)(store.len - len);
 }
 
-/* Returns 1 if dump, peek, dead or take print this field. It is then ignored,
- * and not reported as unknown. */
+/* Returns 1 if dump, peek, dead or take print this field. In the input it is
+ * ignored, and not reported as unknown. */
 static int is_printed(const char *name) {
     static const char *const printed[] = {"queue",  "state",   "ticket",
                                           "number", "attempt", "reason",

@@ -1,9 +1,9 @@
 /*
  * queue.c -- signals, open queues, and commands that delayq.h has no call for.
  *
- * No other file looks into a handle. Between two calls, command() sends other
- * commands over the handle's connection. So these commands use the same login,
- * TLS, Sentinel or cluster.
+ * No other file looks into a handle. Between two calls of delayq.h, command()
+ * sends Redis commands over the handle's connection. So these commands use the
+ * handle's login, TLS, Sentinel or cluster.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "tool.h"
@@ -53,7 +53,7 @@ void catch_signal(int number, void (*how)(int)) {
     memset(&action, 0, sizeof action);
     action.sa_handler = how;
     sigemptyset(&action.sa_mask);
-    sigaction(number, &action, NULL); /* a blocked read ends with EINTR */
+    sigaction(number, &action, NULL); /* no SA_RESTART: reads end with EINTR */
 }
 
 /* Catch a stop signal, unless the program ignores it (nohup). */
@@ -73,7 +73,7 @@ void prepare_signals(void) {
         fcntl(alarm_pipe[i], F_SETFL, O_NONBLOCK);
         fcntl(alarm_pipe[i], F_SETFD, FD_CLOEXEC);
     }
-    catch_signal(SIGPIPE, SIG_IGN); /* a failed write reports a closed pipe */
+    catch_signal(SIGPIPE, SIG_IGN); /* write() reports a closed pipe */
     catch_stop(SIGINT);
     catch_stop(SIGTERM);
     catch_stop(SIGHUP);
@@ -188,12 +188,12 @@ const char *reason(const delayq *q) {
     return text;
 }
 
-/* 1 from a reported transient fault until the next reply */
+/* 1: a transient fault was reported, and no reply has come since */
 int away;
 /* 1: this command goes on while the server is away (PATIENT) */
 static int runs_on;
 
-/* Print an event. "connected" is printed only after a reported fault. */
+/* Print an event if runs_on; print "connected" only after a reported fault. */
 static void tell_event(const char *text) {
     char words[512];
     int connected = strncmp(text, "connected", 9) == 0;
@@ -202,8 +202,8 @@ static void tell_event(const char *text) {
     if (connected) away = 0;
 }
 
-/* Print a fault that does not end a call. Texts that differ only in their
- * numbers ("next attempt in 4800 ms") are printed once a minute. */
+/* Print a fault that does not end a call. If texts differ only in their numbers
+ * ("next attempt in 4800 ms"), print at most one of them a minute. */
 void tell(void *user, delayq_status status, const char *text) {
     static struct {
         char text[256];
@@ -241,8 +241,8 @@ void heard(delayq_status status) {
     complain("the server answers again");
 }
 
-/* Report a failure. If there are several queues, and the fault is permanent,
- * name the queue. */
+/* Report a failure. If the fault is permanent, name the queue, unless it is the
+ * only one on the command line. */
 delayq_status failed(const delayq *q, delayq_status status) {
     size_t i = 0;
     while (i < handle_count && q != &handles[i]) i++;
@@ -290,8 +290,8 @@ static delayq_options options_for(const char *name, delayq *share) {
     return o;
 }
 
-/* Open a queue over the connection of the first one. On a cluster, where a
- * connection serves one slot, the queue may need its own. */
+/* Open a queue over the connection of the first queue. On a cluster, where a
+ * connection serves one slot, the queue may need a connection of its own. */
 static delayq_status open_handle(size_t i, const char *name) {
     delayq_options o = options_for(name, i > 0 ? &handles[0] : NULL);
     delayq_status status = delayq_open(&handles[i], &o);
@@ -497,7 +497,7 @@ text_of payload_of(const delayq *q, text_of element) {
 }
 
 /* Read a dead letter: "reason time why\n", then the element. Its ticket is the
- * time of death, then the element's id or, if it can't be decoded, a hash. */
+ * time of death and the element's id, or a hash if it is undecodable. */
 void read_letter(const delayq *q, text_of raw, dead_letter *l) {
     const char *text = (const char *)raw.data;
     const char *end = (const char *)memchr(text, '\n', raw.len);
@@ -537,9 +537,9 @@ void read_letter(const delayq *q, text_of raw, dead_letter *l) {
 }
 
 /* Read up to `most` elements of a list from number `from` on, fewer if they are
- * large. Set *page, the size of the next page, to 0 before the first call.
- * Returns a reply, which the caller frees, or NULL after a failure, with the
- * reason in `why`. */
+ * large. *page limits their number: set it to 0 before the first call, and each
+ * call adapts it to the sizes. Returns a reply, which the caller frees, or NULL
+ * after a failure, with the reason in `why`. */
 redisReply *read_list(delayq *q, const char *key, int64_t from, int64_t most,
                       size_t *page, char why[WHY]) {
     text_of words[4];
@@ -565,8 +565,8 @@ redisReply *read_list(delayq *q, const char *key, int64_t from, int64_t most,
     return r;
 }
 
-/* Send a command of two or three words, or a SCAN for the pattern c. Returns
- * NULL after a failure, which is reported unless `code` is NULL. */
+/* Send a command of two or three words, or a SCAN with cursor b and pattern c.
+ * Returns NULL after a failure, which is reported if `code` is not NULL. */
 static redisReply *ask(delayq *q, const char *a, const char *b, const char *c,
                        int *code) {
     text_of words[7];
@@ -678,8 +678,8 @@ static int scan_by(const char *name, found *f, const char *pattern) {
     return code;
 }
 
-/* On a cluster, scan each node, with a name in one of its slots. Returns 0 if
- * the server is not a cluster. */
+/* On a cluster, scan each node, over a handle for a queue in one of its slots.
+ * Returns 0 if the server is not a cluster. */
 static int scan_cluster(delayq *q, found *f, const char *pattern, int *code) {
     redisReply *slots = ask(q, "CLUSTER", "SLOTS", NULL, NULL);
     size_t left = slots ? slots->elements : 0, i, k, number;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Write watch.svg, a picture of `delayq watch` with three queues of demo data,
-# on a private server and a terminal of 100 x 34.
+# on a private server and a terminal of 100 columns and 34 lines.
 #
 #     make build/delayq && sh examples/tool/screenshot.sh [BUILD [FILE]]
 #

@@ -82,7 +82,7 @@ static void on_no_room(int number) {
     _exit(BROKEN);
 }
 
-/* Lock and map the spool of a queue. NULL means the queue in the file. */
+/* Lock and map a spool. If `name` is NULL, the file names the queue. */
 static int open_spool(const char *path, const char *name) {
     struct stat s;
     void *p;
@@ -143,7 +143,7 @@ void spool_makes_room(void) {
     send_spool(100, 0);
 }
 
-/* Send the accepted offers, unless the server does not answer. */
+/* Try to send the accepted offers before the program ends. */
 int spool_ends(int code) {
     char n[32];
     delayq_status status =

@@ -61,7 +61,7 @@ static delayq_status take_first(size_t *from, delayq_item *items, size_t max,
     return status;
 }
 
-/* Call take_first(), then report the items that became dead letters. */
+/* Call take_first(), then report how many items became dead letters. */
 static delayq_status take_from(size_t *from, delayq_item *items, size_t max,
                                size_t *n, int64_t wait_ms) {
     uint64_t *died = (uint64_t *)must(calloc(handle_count, sizeof *died));
@@ -135,8 +135,8 @@ static void put_back(delayq *q, const delayq_item *items, size_t count) {
     while (count-- > 0) delayq_nack(q, items++, DELAYQ_RELEASE);
 }
 
-/* Write the items one by one. If the reader is slow, put the other items back
- * before their leases end. Add the number of written items to *shown. */
+/* Write the items one by one. If the reader is slow, put the remaining items
+ * back before their leases end. Add the number of written items to *shown. */
 static int hand_out(size_t from, delayq_item *items, size_t count,
                     int64_t *shown) {
     int64_t until = clock_ms() + PRINT_LEASE_MS / 2;
@@ -160,7 +160,7 @@ static int64_t patience(void) {
     return set.follow || set.wait_ms == FOREVER ? DELAYQ_FOREVER : 0;
 }
 
-/* Limit the time of a take, since messages are printed between two takes. */
+/* Limit an endless take, since messages are printed only between takes. */
 static int64_t one_wait(int64_t wait_ms) {
     if (wait_ms >= 0) return wait_ms;
     return away ? 1000 : 9000;
@@ -226,16 +226,16 @@ static int take_and_print(void) {
  * >>jobs   running a command for each item
  *
  * A job is an item and the session of processes that works on it. Each round of
- * the loop acks the items of ended jobs, extends the leases of the others, and
- * takes another item if fewer than --jobs run. If a process ends during a take,
- * its SIGCHLD ends the take.
+ * the loop acks, nacks or buries the items of ended jobs, extends the leases of
+ * running jobs, and takes another item if fewer than --jobs jobs run. If a
+ * process ends during a take, its SIGCHLD ends the take.
  *
  * Each command has a session of its own. So Ctrl-C reaches only this program,
- * which takes no more items and waits for the commands. And no command can wait
- * for a terminal while its lease is extended for ever. A second Ctrl-C and
- * --timeout end all processes of a session, also those in another process group
- * (`timeout` makes one). The item is put back or nacked after all of them have
- * ended. Otherwise two commands could work on it at once.
+ * which takes no more items and waits for the commands. Also, no command can
+ * wait for input from the terminal for ever, with its lease extended all the
+ * time. A second Ctrl-C and --timeout end all processes of a session, even
+ * those in another process group (`timeout` makes one). Only then is the item
+ * put back or nacked, since otherwise two commands could work on it at once.
  *---------------------------------------------------------------------------*/
 
 #define MAX_JOBS 64
@@ -342,7 +342,7 @@ static int signal_session(pid_t session, int number) {
 static void stop_job(job *j, int number) {
     j->stopping = 1;
     signal_session(j->pid, number);
-    /* a process that was just forked has no session yet */
+    /* a new child may not have called setsid() yet */
     if (j->state == RUNNING) kill(j->pid, number);
     if (number == SIGTERM) signal_session(j->pid, SIGCONT);
 }
@@ -603,7 +603,7 @@ static int heed_stops(void) {
 }
 
 /* Take an item and start its command. Returns 0 if no more items are to be
- * taken, with the exit code in *code. */
+ * taken, after a failure with the exit code in *code. */
 static int take_job(int64_t idle_ms, int64_t next_ms, int *code) {
     int64_t now = clock_ms(), wait = one_wait(patience());
     delayq_status status;

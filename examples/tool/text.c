@@ -91,7 +91,7 @@ size_t utf8(const unsigned char *s, size_t n) {
         if ((s[i] & 0xc0) != 0x80) return 0;
     if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
         (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0; /* not the shortest form, a surrogate, or incomplete */
+        return 0; /* not the shortest form, a surrogate, or above U+10FFFF */
     return len;
 }
 
@@ -153,7 +153,7 @@ static void base64(const unsigned char *s, size_t n) {
     }
 }
 
-/* Print "payload":"text" if it is UTF-8, else "payload_base64":"...". */
+/* Print "payload":"..." if the data is UTF-8, else "payload_base64":"...". */
 void json_payload(const void *data, size_t n) {
     const unsigned char *s = (const unsigned char *)data;
     if (is_text(s, n)) {
@@ -211,8 +211,8 @@ int written(void) {
     return 0;
 }
 
-/* Returns the exit code if output could not be written. After EPIPE this is the
- * exit code of a program that SIGPIPE has ended. */
+/* Returns the exit code for output that could not be written. After EPIPE this
+ * is the exit code of a program that SIGPIPE has ended. */
 int broken(void) {
     return write_error == EPIPE ? 128 + SIGPIPE : BROKEN;
 }
@@ -408,7 +408,7 @@ int json_field(json *j, char name[32]) {
     return json_other(j) ? 1 : -1;
 }
 
-/* Decode base64 in place. Returns 0 if it is not base64. */
+/* Decode base64 in place. Returns 0 if the text is not base64. */
 int unbase64(char *text, size_t *len) {
     static const char sign[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                "abcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -510,8 +510,8 @@ static int fraction(const char **s) {
     return ms;
 }
 
-/* Read a time zone, "Z", "+01:00", "-0530" or "+01", as the seconds to add.
- * Returns 1 if there is one, 0 if not (local time), or -1 if it is invalid. */
+/* Read a time zone, "Z", "+01:00", "-0530" or "+01". *offset is UTC minus its
+ * time in s. Returns 1 if there is a zone, 0 if not, or -1 if it is invalid. */
 static int zone(const char **s, int64_t *offset) {
     int plus = sign(s, "Zz+-"), h, m;
     *offset = 0;
@@ -525,7 +525,7 @@ static int zone(const char **s, int64_t *offset) {
 }
 
 /* Read "2026-11-21T15:00[:00[.5]][Z|+01:00]", with a T or a blank. Without a
- * zone it is local time. Returns 1 if the text is a date. */
+ * zone the date is in local time. Returns 1 if the text is a date. */
 static int read_date(const char *s, int64_t *ms) {
     int y = digits(&s, 4), mo, d, h, mi, sec = 0, part = 0, zoned;
     int64_t offset, seconds;

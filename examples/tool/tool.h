@@ -15,7 +15,7 @@
 #ifndef TOOL_H
 #define TOOL_H
 
-#ifdef __linux__ /* only on Linux does -std=c99 hide declarations */
+#ifdef __linux__ /* -std=c99 hides declarations only on Linux */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700 /* wcwidth */
 #endif
@@ -152,7 +152,7 @@ typedef struct json {
     char *text; /* the last string that was read, unescaped */
     size_t len; /* the length of the text in bytes */
     size_t room;
-    int64_t number; /* the last number; 1 for true, 0 for other values */
+    int64_t number; /* JSON_NUMBER: its value; JSON_OTHER: 1 if true, else 0 */
     enum { JSON_STRING, JSON_NUMBER, JSON_OTHER } type;
 } json;
 int json_open(json *j, const char *line, size_t len);
@@ -162,7 +162,7 @@ int json_field(json *j, char name[32]);
 int unbase64(char *text, size_t *len);
 
 int read_duration(const char *s, int64_t *ms);
-/* Read a DELAY. A time sets *due_ms, a delay *delay_ms; the other is then 0. */
+/* Read a DELAY. A date sets *due_ms, a duration *delay_ms; the other gets 0. */
 int read_delay(const char *s, int64_t *delay_ms, int64_t *due_ms);
 int bad_delay(const char *s); /* reports the bad text; returns USAGE */
 int64_t clock_ms(void);
@@ -201,7 +201,7 @@ int exit_code(delayq_status status);
 int passing(delayq_status status);
 void tell(void *user, delayq_status status, const char *text);
 void heard(delayq_status status); /* reports the first reply after a fault */
-extern int away; /* 1 from a reported fault until the next reply */
+extern int away; /* 1: no reply has come since a reported fault */
 /* Returns the library's error text in the words of the command line. */
 const char *reason(const delayq *q);
 delayq_status failed(const delayq *q, delayq_status status);

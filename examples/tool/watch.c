@@ -9,7 +9,7 @@
  * The rates are averages over the last ten updates. NET/S is the growth of a
  * queue in items per second. An item that is offered and taken between two
  * updates does not change the growth. So OFFERED/S and TAKEN/S are shown only
- * if the programs of a queue count their work (options.counters). The view
+ * if the programs of a queue keep counters (options.counters). The view
  * shows the lateness of the items that are still in the set. The lateness of a
  * taken item is known only to the program that took it (`take --stats`).
  */
@@ -30,7 +30,7 @@
 
 #define BARS 16
 #define NEXT 1000
-#define ROWS 60 /* the largest number of rows of a list */
+#define ROWS 60 /* the largest number of rows read from a list */
 #define RELIST_MS 10000
 
 /* The edges between the bars, in ms from now. If the screen has few lines,
@@ -95,7 +95,7 @@ static size_t selected;
 static int64_t server_offset_ms; /* the server's clock minus this machine's */
 /* the server's time at the last refresh */
 static int64_t polled_ms;
-/* when the queues were last listed, by clock_ms(); 0: they were named */
+/* time of the last list of queues, by clock_ms(); 0: the user names them */
 static int64_t listed_ms;
 static int counted; /* 1: at least one queue has counters */
 
@@ -169,7 +169,7 @@ static pane panes[PANES] = {{.name = "SCHEDULED"},
                             {.name = "DEAD"}};
 static int enlarged = -1; /* the pane that is shown alone; -1: all panes */
 static size_t seen_items; /* the number of items read from the set */
-static size_t panes_of;   /* the number of the queue in the panes */
+static size_t panes_of;   /* index of the queue that the panes show */
 
 static row *add_row(pane *p, const void *data, size_t len) {
     row *r;
@@ -232,7 +232,7 @@ static void read_rows(delayq *q, pane *p, const char *key, int64_t from,
     if (r) freeReplyObject(r);
 }
 
-/* Forget the growth of the panes, for another queue or after a failure. */
+/* Forget the panes' growth if another queue is shown, or after a failure. */
 static void forget_panes(void) {
     int i;
     for (i = 0; i < PANES; i++) panes[i].grown.count = 0;
@@ -550,7 +550,7 @@ static void draw_bars(const view *v, int rows) {
 
 typedef struct column {
     const char *head;
-    int width, need; /* need: the smallest screen that shows the column */
+    int width, need; /* need: the least width of a screen with it */
 } column;
 
 static const column columns[] = {
@@ -616,8 +616,8 @@ static void draw_row(const view *v, const char *style) {
     put_line(style, "%s", line);
 }
 
-/* Returns as text a lateness that `percent` of the overdue items don't
- * reach. */
+/* Returns the lowest edge, as text, such that `percent` % of the overdue items
+ * are less late. */
 static const char *late_part(const view *v, int percent) {
     int64_t seen = 0;
     int i;
@@ -697,8 +697,8 @@ static void draw_pane(int number, int rows) {
         draw_item(p, &p->rows[number == DEAD ? p->count - 1 - i : i]);
 }
 
-/* Draw the panes, each with its title. The panes get the other lines in turn,
- * until no pane needs more. */
+/* Draw the panes, each with a title. Give the remaining lines to the panes in
+ * turn, until no pane needs more. */
 static void draw_panes(void) {
     int left = screen.rows - screen.row - PANES, rows[PANES] = {0}, i, more = 1;
     if (enlarged >= 0) {

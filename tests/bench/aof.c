@@ -2,7 +2,7 @@
  * aof -- the bytes that the server writes to the append-only file and to
  * replicas for each moved or taken item of 100 bytes, compared with those of
  * the published transfer of as many items in the same order. The bytes are the
- * growth of aof_current_size in INFO persistence.
+ * growth of aof_current_size and aof_buffer_length in INFO persistence.
  */
 #include "bench.h"
 

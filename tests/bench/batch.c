@@ -135,7 +135,7 @@ static void check(delayq *h, delayq_status status) {
     if (status != DELAYQ_OK) die(delayq_errmsg(h));
 }
 
-/* If `due`, each message has its own due time. Otherwise all have one delay. */
+/* If `due`, each message has its own due time. Else all have the same delay. */
 static void offer(int items, int n, int due) {
     static delayq_message m[1000];
     int i, k;
@@ -173,8 +173,8 @@ static void element_of(char *e, int i) {
     memcpy(e + 25, payload, 100);
 }
 
-/* Send one command with n pairs of due time and element. head[] has the words
- * before the pairs, and ends with NULL. */
+/* Send one command with n pairs of a due time and an element. head[] has the
+ * words before the pairs, and ends with NULL. */
 static void send_pairs(const char **head, int from, int n, int due,
                        const char *other) {
     static char e[1000][ELEMENT], when[1000][24];
@@ -363,7 +363,7 @@ static void stored_published(int items) {
     store_published(c, "bench", past, items, sizeof payload);
 }
 
-/* Returns the number of items a second, as the median of ROUNDS rounds. */
+/* Returns the median of ROUNDS rounds, in items a second. */
 static double rate(void (*before)(int), void (*run)(int, int), int items,
                    int n) {
     double v[ROUNDS];

@@ -2,8 +2,8 @@
  * Shared by the benches: clocks, medians, a bare connection, prepared queues,
  * and as a reference the published protocol of Redisson <= 3.21.0.
  *
- * A figure that must be the same on another day is the ratio of delayq's cost
- * to that of a yardstick. Both are measured in turns: see "comparing" below.
+ * To be the same on another day, a figure must be the ratio of delayq's cost to
+ * that of a yardstick, measured in turns with it: see "comparing" below.
  *
  * If DELAYQ_BENCH_DATA names a folder, the benches write the data for `make
  * charts` into it.
@@ -168,7 +168,7 @@ BENCH double server_us(redisContext *c) {
 
 /* Returns the sum of the CPU times of this program and the server. Other work
  * on the machine makes both wait, but hardly changes their CPU time. If both
- * share one core, this time determines the rate. */
+ * share one core, the sum determines the rate. */
 BENCH double both_us(redisContext *c) {
     return cpu_of(getpid()) + server_us(c);
 }
@@ -197,8 +197,8 @@ BENCH void aof_on(redisContext *c) {
         usleep(10000);
 }
 
-/* Returns the length of the append-only file in bytes. Data that is being
- * written during one INFO appears in the next one. */
+/* Returns the length of the append-only file in bytes. Repeats INFO until two
+ * replies agree, since one reply may lack data that is just being written. */
 BENCH double aof_bytes(redisContext *c) {
     double now = -1, last;
     do {
@@ -272,8 +272,8 @@ BENCH const char published_transfer[] =
 #define LAPS 20
 #define ROWS_MAX 24 /* the maximum number of rows in a table */
 
-/* Where the processes of a bench run: anywhere, or all on one core (only with
- * the server of tests/with-server.sh). */
+/* Where the processes of a bench run: on any core, or all on one core (only
+ * with the server of tests/with-server.sh). */
 enum where { FREE, ONE_CORE, WHERES };
 
 /* Move this process and its server to one core, or let both run on any core.
@@ -400,7 +400,7 @@ BENCH void compare(const char *title, const struct row *rows, size_t n,
                       spread_of(ratios[k][where], LAPS), rows[k].goal);
 }
 
-/* --- what lies in the queue before --------------------------------------- */
+/* --- prepared queues ----------------------------------------------------- */
 
 #define STORE_MAX 1024 /* the largest payload, in bytes */
 #define PAST_MS 1600000000000LL
@@ -425,9 +425,9 @@ BENCH void open_bench(delayq *q, delayq_wire wire, int64_t lease_ms) {
     open_queue(q, "bench", wire, lease_ms);
 }
 
-/* Returns the due times of n items in the order of their offers. `due` of the
- * items are due now, the others are due in the far future. If `shuffled`, the
- * due times are in random order. */
+/* Returns the due times of n items in the order of their offers. Of the items,
+ * `due` are due now, and the others in the far future. If `shuffled`, the due
+ * times are in random order. */
 BENCH int64_t *due_times(int n, int due, int shuffled) {
     int64_t *ms = (int64_t *)malloc((size_t)n * sizeof *ms);
     int i;

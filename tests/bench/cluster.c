@@ -1,7 +1,7 @@
 /*
  * Measure how work spreads over a cluster. The same items go through one queue,
- * through 24 queues, and through one queue under 24 names. The busiest node is
- * the limit. Prints this node's share of the time that all nodes spend in
+ * through 24 queues, and through one queue under 24 names. The busiest node
+ * limits the rate. Prints that node's share of the time that all nodes spend in
  * scripts, and the capacity of the cluster as a multiple of a single node's.
  *
  * Needs DELAYQ_URL: several hosts, separated by commas.

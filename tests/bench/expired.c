@@ -1,13 +1,13 @@
 /*
  * expired -- compares delayq with keys that expire, for which Redis publishes
  * an event. It measures the lateness of jobs, and the share that never comes.
- * Redis checks random keys for expiry ten times a second, and stops early if
- * few of them have expired. An event reaches only clients that are connected at
- * that moment.
+ * Ten times a second, Redis checks random keys for expiry, until few of the
+ * checked keys have expired. An event reaches only clients that are connected
+ * at that moment.
  *
- * Jobs are due at random within 4 s. The rows: 10^4 jobs; 10^5 jobs; 10^4 jobs
- * beside 10^5 others that are due in an hour; 10^4 jobs, with a consumer that
- * is away during the third second.
+ * Jobs are due at random within 4 s. The rows are 10^4 jobs; 10^5 jobs; 10^4
+ * jobs and ten times as many others that are due in an hour; and 10^4 jobs with
+ * a consumer that is away during the third second.
  */
 #include "bench.h"
 

@@ -86,7 +86,7 @@ static void measure(void) {
 /* --- the simulation ------------------------------------------------------ */
 
 struct result {
-    double busy, p50, p99; /* busy: share of the time; p50, p99: in ms */
+    double busy, p50, p99; /* share of busy time; lateness in ms */
     double waits;          /* the number of takes a second that had to wait */
 };
 
@@ -100,7 +100,7 @@ static struct result quantiles(double busy, double *late_us, int n) {
     return r;
 }
 
-/* Simulate RUN_S seconds with `rate` offers of one item a second. */
+/* Simulate RUN_S seconds with `rate` offers a second, each of one item. */
 static struct result simulate(double rate, int batch, int consumers) {
     static double due[MOST], late[MOST];
     struct consumer {

@@ -10,8 +10,8 @@
  * After each step the loop spins for as much CPU time as the step has used. The
  * wall time of this spin ("empty") shows the delays of the machine itself. The
  * next table has the rates of offers with an outbox, with a kept outbox, and
- * without one, on one core and on all (`rates` prints only these). The last has
- * the turns of a loop of tick and poll. The bench starts its own servers.
+ * without one, on one core and on all (`rates` prints only these). The last one
+ * counts turns of a loop of tick and poll. The bench starts its own servers.
  */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -34,8 +34,8 @@ static pid_t server_pid;
 static struct shared {
     volatile int stop_peer, stop_game, drop, back;
     volatile int offered, answered; /* offered: the peer's last id, plus 1 */
-    unsigned char maybe[ITEMS];     /* the peer does not know the outcome */
-    int accepted, refused;          /* the offers to the game's outbox */
+    unsigned char maybe[ITEMS];     /* 1: the offer's outcome is unknown */
+    int accepted, refused;          /* offers, by the game's outbox */
     unsigned char taken[ITEMS];
     int early, gone, dropped;
     unsigned long long settled;
@@ -126,7 +126,7 @@ struct flow {
 };
 struct pair {
     int fd[2];
-    int hurt; /* the proxy has dropped some of its bytes */
+    int hurt; /* 1: the proxy has dropped bytes of this connection */
     struct flow flow[2];
 };
 
@@ -372,7 +372,7 @@ static void run_frames(void (*a_step)(int due), int fps, double for_s) {
     int64_t begin, end, next, wall, cpu, used;
     struct timespec t;
     int n;
-    /* maps the pages, so that no step has to wait for this */
+    /* so that these pages are mapped now, and not during a step */
     memset(shared->wall, 0, sizeof shared->wall);
     memset(shared->empty, 0, sizeof shared->empty);
     memset(shared->cpu, 0, sizeof shared->cpu);
@@ -546,7 +546,7 @@ static void row(const char *title, int rtt_ms, enum event what, int fps,
     end_server();
 }
 
-/* The step for a host that does not exist. It takes and stores no item. */
+/* The step for a host that does not exist. Its offers stay in the outbox. */
 static void step_nowhere(int due) {
     delayq_item item;
     delayq_tick(&out, NULL);
@@ -608,8 +608,8 @@ static double both_cpu_ns(void) {
     return server_ns > 0 ? server_ns + (double)cpu_ns() : 0;
 }
 
-/* Returns the rate of single offers a second. Sets *ns to the CPU time of each.
- * A kept outbox is in shared memory, like a mapped file. */
+/* Returns the number of single offers a second. Sets *ns to the CPU time of one
+ * offer. A kept outbox is in shared memory, like a mapped file. */
 static double rate(int with_box, double *ns) {
     static delayq q;
     static const char payload[100];

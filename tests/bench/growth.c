@@ -2,9 +2,9 @@
  * growth -- the server's cost of moving an item, for different numbers of
  * pending items: with delayq on a native queue, with delayq and Redisson's
  * mirror, and with the published protocol. Items have 100 bytes, and are due in
- * the order of their offers or at random. In the last table Redisson offers,
- * too: 50,000 items are pending at random, half with its random ids, half with
- * delayq's. The yardstick is the transfer of Redisson >= 3.21.1.
+ * the order of their offers or at random. The last table has 50,000 items that
+ * are due at random, half with the random ids of Redisson, half with delayq's
+ * ids. Its yardstick is the transfer of Redisson >= 3.21.1.
  *
  *     growth [most pending, default 1000000]
  *
@@ -39,7 +39,7 @@ static void forget(const char *name) {
     freeReplyObject(reply(c));
 }
 
-/* Fill the queue. Make DUE items due, or half of the pending ones if fewer. */
+/* Fill the queue. DUE items are due, but at most half of all its items. */
 static void refill(enum kind kind, int shuffled) {
     struct queue *w = &queues[kind];
     int due = w->pending / 2 < DUE ? w->pending / 2 : DUE;
@@ -54,7 +54,7 @@ static void refill(enum kind kind, int shuffled) {
 }
 
 /* Move a batch. Returns the server's CPU time for an item in microseconds. If
- * the items are costly, a tick moves fewer, so several ticks are needed. */
+ * items are costly, a tick moves fewer of them, so a batch needs more ticks. */
 static double move(enum kind kind, int shuffled) {
     struct queue *w = &queues[kind];
     double us = 0;
@@ -134,7 +134,7 @@ static void ratios(const struct outcome *o) {
 /* --- where both offer ---------------------------------------------------- */
 
 #define MIXED 50000
-#define RUN 10 /* items of one kind before the other kind follows */
+#define RUN 10 /* so many items of one kind, then as many of the other */
 
 /* The transfer of Redisson >= 3.21.1, rewritten. Both the id and the payload
  * are preceded by their length. */

@@ -3,8 +3,8 @@
  * take with timeout 0, in multiples of the cost of reading the clock, and
  * counts the commands of a consumer that waits in a take for ever. The count is
  * the mean of two consumers, one with nothing pending, one with an item due in
- * an hour. It uses MONITOR, and leaves out commands that scripts call, since
- * they cost no round trip.
+ * an hour. MONITOR shows the commands. Those that scripts call don't count,
+ * since they cost no round trip.
  *
  *     idle [seconds that the consumer waits, default 20]
  */

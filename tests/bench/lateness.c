@@ -1,8 +1,8 @@
 /*
- * lateness -- the lateness of the items that delayq_take hands out. It has two
- * yardsticks: the least that is possible on this machine, a sleep until the due
- * time and one PING; and a bare script that takes one due item. The three are
- * measured in turns, item by item, in one run. An early item ends the run.
+ * lateness -- the lateness of the items that delayq_take hands out. Yardsticks
+ * are a sleep until the due time and one PING, which is the least possible on
+ * this machine; and a bare script that takes one due item. delayq and these two
+ * are measured in turns, item by item, in one run. An early item ends the run.
  *
  *     lateness [items of each kind, default 1200]
  *
@@ -11,7 +11,7 @@
  */
 #include "bench.h"
 
-/* the delay of a few items, since in Linux poll() may be 0.1 % late */
+/* a long delay, for a few items: Linux's poll() may be late by 0.1 % of it */
 #define LONG_MS 300
 #define KINDS 3
 
@@ -52,8 +52,8 @@ static double delayq_us(int delay_ms) {
     return (double)(wall_us() - item.due_ms * 1000);
 }
 
-/* Returns a quantile of v[], which is sorted. The quantile of 1000 is the last
- * item. */
+/* Returns a quantile of v[], which is sorted. The quantile of 1000 permille is
+ * the last item. */
 static double at(const double *v, int n, int permille) {
     int i = (int)((int64_t)n * permille / 1000);
     return v[i < n ? i : n - 1];
@@ -87,9 +87,9 @@ static void row(const char *title, double *v[KINDS], int n, int permille,
            quantile(v[2], n, permille));
 }
 
-/* Write a histogram of the lateness in steps of a quarter of an octave. A line
- * has the upper edge of the step in us, and for each kind the percentages of
- * the items in the step and of later items. */
+/* Write a histogram of the lateness: a line for each step of a quarter of an
+ * octave. A line has the upper edge of the step in us and, for each kind, the
+ * percentages of the items in the step and of the items that came later. */
 static void histogram(FILE *f, double *v[3], int n) {
     int i[3] = {0, 0, 0}, k, from, left = 1;
     double edge = 16;

@@ -1,7 +1,7 @@
 /*
  * lifecycle -- the server's cost of a job that is offered, taken with a lease
- * and acked. Payloads have 100 bytes, batches have 1, 10 and 100 jobs. Each lap
- * runs all of them. The bench prints the median and the quartiles of the laps:
+ * and acked. Payloads have 100 bytes. Each lap runs batches of 1, 10 and 100
+ * jobs. The bench prints the median and the quartiles of the laps:
  * the microseconds of the server's CPU time for a job; the part of it in
  * scripts (INFO commandstats), which does not include reading, parsing and
  * replying; and the jobs a second of one program.

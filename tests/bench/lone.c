@@ -4,7 +4,7 @@
  * until the consumer waits again. It includes the server's cost of the offer,
  * but not the producer's CPU time.
  *
- * The yardsticks are three consumers of plain hiredis:
+ * The yardsticks are three consumers that use plain hiredis:
  *
  *     told    reads the due time from a pipe, sleeps until then, and takes the
  *             item with a bare script

@@ -2,9 +2,9 @@
  * memory -- the server's memory for a pending item, compared with the published
  * layout, for payloads of 16 bytes to 1 KiB. It is the growth of used_memory in
  * INFO memory over 50,000 items. An element is a string of 25 bytes and the
- * payload. jemalloc's sizes differ by up to a quarter, and a payload of 100
- * bytes is just too large for one of them, so 99 bytes are measured, too. The
- * last line shows the memory of a ready item, and of a key against duplicates.
+ * payload. jemalloc rounds it up to a size class, by up to a quarter. A payload
+ * of 100 bytes just exceeds a class, so 99 bytes are measured, too. The last
+ * line shows the memory of a ready item, and of a key against duplicates.
  */
 #include "bench.h"
 

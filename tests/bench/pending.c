@@ -41,7 +41,7 @@ static double fill(delayq *q, int n) {
         if (i % 100000 == 0) progress(i, n);
     }
     progress(1, 1);
-    usleep(200000); /* time to finish resizing the server's tables */
+    usleep(200000); /* lets the server finish resizing its tables */
     return (info(c, "memory", "used_memory:") - before) / n;
 }
 

@@ -9,8 +9,8 @@
  *
  * In each lap each call moves a thousand items (two hundred with a mirror) or
  * cancels a tenth of that, and the bench notes the longest script and the
- * slowest PING. The last two rows show the delays by the machine itself, with a
- * script that only counts to 50,000 and with an idle server.
+ * slowest PING. The last two rows show the delays of the machine itself: with a
+ * script that only counts to 50,000, and with an idle server.
  */
 #include "bench.h"
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ static int next_time;
 static delayq_message kept[100];
 static volatile struct shared {
     int quit;
-    double ms; /* the time of the slowest PING since it was set to 0 */
+    double ms; /* the slowest PING since the last reset to 0 */
 } * shared;
 
 static void ping(void) {

@@ -922,8 +922,9 @@ const char *__asan_default_options(void) {
 
 /* --- one run ------------------------------------------------------------- */
 
-/* Options of the first byte. 0 to 2: the wire; 4: a lease; 8: broadcast; 16: a
- * second handle; 128: the replies to the login come from the input. */
+/* Options selected by the first byte. The lower 2 bits: the wire; 4: a lease;
+ * 8: broadcast; 16: a second handle; 32 and 64: the URL; 128: the replies to
+ * the login come from the input. */
 static void options_from(delayq_options *o, int how) {
     static const char *const urls[] = {NULL, "redis://u:secret@h/1",
                                        "unix://:secret@/s"};
@@ -943,10 +944,10 @@ static void options_from(delayq_options *o, int how) {
     fuzz_login = how >> 7 & 1;
 }
 
-/* Options of the second byte. 1: a server of 32 bits; 2: a big-endian server;
- * 8: the replies to SCRIPT LOAD and the like come from the input, too; 16: the
- * second handle has another queue, and the first handle is closed first; 32:
- * the first handle has an outbox; 128: the second handle has one. */
+/* Options selected by the second byte. 1: a server of 32 bits; 2: a big-endian
+ * server; 8: the replies to SCRIPT LOAD and the like come from the input, too;
+ * 16: the second handle has another queue, and the first handle is closed
+ * first; 32: the first handle has an outbox; 128: the second handle has one. */
 static void server_from(int how) {
     boxed = (how >> 5 & 1) | (how >> 6 & 2);
     apart = how >> 4 & 1;

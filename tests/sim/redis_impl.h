@@ -249,7 +249,7 @@ int publish(redis *r, const char *channel, size_t clen, const char *message,
             size_t mlen);
 int glob(const char *p, size_t plen, const char *s, size_t slen);
 
-/* Add output for a client. It is written after the command. */
+/* Add output for a client. It is sent when the command has run. */
 void say(client *c, const void *bytes, size_t len);
 buf *say_to(client *c);
 void client_close(client *c);

@@ -2,7 +2,7 @@
 # beanstalkd has to be installed. Prints the peers that are missing, and skips
 # them. run.sh and chaos/run.sh source this file, and set $build, $here, $dir.
 
-# have TOOL...: succeeds, or prints the first tool that is missing
+# have TOOL...: succeeds, or prints the first missing tool and fails
 have() {
     for tool; do
         command -v "$tool" >/dev/null || {
@@ -38,7 +38,7 @@ fetch_bullmq() {
     have node npm &&
         fetch npm --prefix "$build/bullmq" ci --ignore-scripts --no-audit
 }
-# fetch_asynq SOURCE PROGRAM [FLAG...]: builds a program
+# fetch_asynq SOURCE PROGRAM [FLAG...]: builds PROGRAM from SOURCE
 fetch_asynq() {
     peer=asynq
     source=$1

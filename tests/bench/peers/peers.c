@@ -113,8 +113,8 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Wait for a reply in steps of 5 ms. p->stall gets the longest delay of a step,
- * for which the machine itself stood still. Returns 0 after ANSWER_MS. */
+/* Wait for a reply in steps of 5 ms. If a step ends late, the machine itself
+ * stood still: p->stall gets the longest delay. Returns 0 after ANSWER_MS. */
 static int wait_for(struct peer *p) {
     double begin = now_ms(), before = begin;
     struct pollfd f;

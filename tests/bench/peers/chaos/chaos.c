@@ -8,8 +8,8 @@
  *
  * KIND is the server, redis or beanstalkd. WORK and PRODUCE are shell commands,
  * to which "ROLE PORT RECORDS JOBS RATE" is appended. Each cell of the table
- * has a server, a producer with 4 threads, and WORKERS workers with 8 threads.
- * Each of them is a process.
+ * has a server, a producer with 4 threads, and WORKERS workers with 8 threads
+ * each. These are separate processes.
  *
  *     both          connect and print "ready"
  *     the producer  reads the time of the start from stdin, in microseconds by
@@ -82,7 +82,7 @@ typedef enum {
 static const struct {
     const char *name;
     int beanstalkd; /* 1: the fault can be tested with beanstalkd */
-    int lasting;    /* 1: it never ends, so no rates are compared */
+    int lasting;    /* 1: the fault never ends, so no rates are compared */
 } faults[FAULTS] = {
     [NO_FAULT] = {"no fault", 1, 1},
     [KILL_WORKERS] = {"a worker is killed every 0.9 s, 5 times", 1, 0},
@@ -161,7 +161,7 @@ __attribute__((noreturn)) static void die(const char *what) {
     exit(1);
 }
 
-/* Start a process. If clock is 1, its wall clock is that of set_clock(). */
+/* Start a process. If clock is 1, set_clock() changes its wall clock. */
 static process start(const char *command, int clock) {
     process p;
     int in[2], out[2];
@@ -381,7 +381,7 @@ static void run_cell(const peer *of, fault f, int out) {
 
 static struct {
     verdict v[RUNS];
-    int n, tries, again; /* n verdicts; tries and again are those of this run */
+    int n, tries, again; /* n: number of verdicts; tries, again: in this run */
 } table[FAULTS][PEERS];
 
 static void print_ints(const char *what, const int *v, int n) {
@@ -444,7 +444,7 @@ static void print_cell(fault f, int p) {
     print_numbers("", ratio, n);
 }
 
-/* Print the time until the last job. Jobs that wait for a lease come last. */
+/* Print the time until the last job, which may wait for a lease to end. */
 static void print_last(fault f, int p) {
     double last[RUNS];
     int i;
@@ -566,8 +566,8 @@ static int is_wanted(int f, int p) {
            (strcmp(peers[p].kind, "redis") == 0 || faults[f].beanstalkd);
 }
 
-/* Run all cells. "No fault" comes last, since the others may have to wait for
- * leases. */
+/* Run all cells. Those with "no fault" come last, since the others may last
+ * longer, until leases end. */
 static void run_all(int lanes) {
     int f, p, again = 1;
     for (f = 0; f < FAULTS; f++)
@@ -655,7 +655,7 @@ static int self_test(void) {
         if (i == 500)
             fprintf(f, "B %d %lld %lld\n", i, (long long)due, (long long)at);
         fprintf(f, "E %d %lld %lld\n", i, (long long)due, (long long)at);
-        /* Each counts once as "twice", although job 601 ends three times. */
+        /* both jobs count once as "twice", although job 601 ends three times */
         if (i == 600 || i == 601)
             fprintf(f, "E %d %lld %lld\n", i, (long long)due, (long long)at);
         if (i == 601)

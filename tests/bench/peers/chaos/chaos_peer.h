@@ -20,7 +20,7 @@
 #define WORK_US 40000
 #define RETRY_US 100000 /* pause before a failed call is repeated */
 
-/* Each peer defines these. `thread` is the number of the calling thread. */
+/* Each peer defines these functions. `thread` is the caller's number. */
 /* Returns 1 if the thread is connected. */
 static int peer_open(int thread, int port, int works);
 static int peer_offer(int thread, int id, const char *payload,

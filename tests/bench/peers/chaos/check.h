@@ -26,10 +26,10 @@
 /* Due times are whole ms. A job counts as early if it comes more than this time
  * before its due time. */
 #define EARLY_US 1000
-#define BEFORE_S 3      /* the rate before is measured over these seconds */
-#define AGAIN_S 2       /* a recovered rate is measured over these seconds */
+#define BEFORE_S 3      /* seconds before the fault, for the rate `before` */
+#define AGAIN_S 2       /* seconds over which a recovered rate is measured */
 #define AGAIN_SHARE 0.9 /* a recovered rate is at least this part of `before` */
-#define AFTER_S 3       /* the rate after is measured over these seconds */
+#define AFTER_S 3       /* seconds after the recovery, for the rate after it */
 #define MOST_JOBS 20000
 #define MOST_RECORDS 200000
 
@@ -48,7 +48,7 @@ typedef struct {
     double last_s;      /* seconds from the fault's end to the last E record */
     int left, dead;     /* the queue's own counts at the end; -1: unknown */
     int64_t quiet_from; /* time of the last B or E record */
-    int empties;        /* the number of L records with LEFT 0 at the end */
+    int empties;        /* consecutive L records with LEFT 0 at the end */
     int strange;        /* lines that are not valid records */
 } verdict;
 
