@@ -82,14 +82,14 @@
  *                      ^     +-----> leased ----ack----> gone
  *                      |                |
  *                      +----------------+--- bury, or its attempts are used
- *                        nack, or the   |    up, or it can't be decoded
- *                        lease runs out v
+ *                        nack, or the   |    up, or it is too late, or it
+ *                        lease runs out v    can't be decoded
  *                                     dead ---redrive---> ready
  *
  * Pending items are kept in a sorted set, ordered by due time, and ready items
  * in a list. A tick runs the transfer, which moves due items from the set to
  * the list. If the list is empty, a take gets due items straight from the set.
- * Otherwise it runs the transfer, too.
+ * Otherwise it first runs the transfer.
  *
  * A take with a lease puts the item back into the set, with its attempt count
  * raised by one. The item is due again at the end of the lease. An ack removes
@@ -108,35 +108,35 @@
  *     order          by due time, then offer     the same; redelivered items
  *                                                alternate with the others
  *     early          never by the server's clock. Measured from the offer, an
- *                    item is early only if somebody sets the server's clock
- *                    forward before it is due
+ *                    item is early only if somebody sets this clock forward,
+ *                    or if a failover leads to a server whose clock is ahead
  *
  * A reply is lost if the connection ends, or if the server stalls for longer
  * than io_timeout_ms. A waiting take then goes on, and may return a later item.
  *
- * Each transfer and each take is one script. If the server refuses it (memory
- * full, a command that the ACL forbids, a key of another type), the items stay
- * where they are. If it is refused after it has moved some items, the call
+ * Each transfer and each take is one script. If the server refuses it (a
+ * replica, a command that the ACL forbids, a key of another type), the items
+ * stay where they are. If it is refused after it has moved some items, the call
  * succeeds with these items, and the next call returns the error. A full server
- * still accepts takes, acks, nacks and extends.
+ * still accepts ticks, takes, acks, nacks and extends.
  *
- * Items are lost only in these cases:
+ * Except in a broadcast, items are lost only in these cases:
  *
  *     without a lease, a consumer crashes, the reply to a take is lost, or a
  *     handle with an outbox is closed while it keeps fetched items
- *     an outbox drops an offer, or is not kept and has unsent offers when the
- *     program crashes or closes the handle
- *     Redis loses data, in a crash (see its persistence settings), or in a
- *     failover (its replication is asynchronous)
+ *     an outbox drops an offer, or has unsent offers at a power cut (see
+ *     >>outbox) or, if it is not kept, when the program crashes or closes it
+ *     Redis loses data: in a crash (see its persistence settings), in a
+ *     failover (its replication is asynchronous), or by an allkeys-* policy
  *
  * If the server restarts from an older state, items that were taken or acked
  * since then are delivered again, even without a lease.
  *
  * If Redisson, too, moves items of the queue, three guarantees are weaker. If
- * Java clocks are ahead, the fastest of them decides when a lease ends. If Java
- * moves an item, its count of attempts is lost (the next `attempt` is 0), so
- * max_attempts can't be used with a Redisson wire. Java, which has no leases,
- * may get an item whose lease has ended.
+ * Java clocks are ahead, the one furthest ahead decides when a lease ends. If
+ * Java moves an item, its count of attempts is lost (the next `attempt` is 0,
+ * or 1 with DELAYQ_NATIVE), so max_attempts can't be used with a Redisson wire.
+ * If a lease has ended, Java may get the item, without a lease.
  *
  * With options.max_late_ms a take hands out no item that is late by more than
  * this time. Such an item goes to the dead letters with the reason "late", and
@@ -169,12 +169,13 @@
  *     delayq_dead:T                   list   "reason time\n" or "reason time
  *                                            why\n", then the element
  *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of the
- *                                            item offered under KEY. The
- *                                            server may evict it (volatile-*)
+ *                                            item offered under KEY, of LEN
+ *                                            bytes. A server with a volatile-*
+ *                                            policy may evict the key
  *     delayq_sent:T:HANDLE            string with a TTL of a day: the highest
- *                                            number that an outbox has stored.
- *                                            If it is evicted, an offer whose
- *                                            reply was lost is stored twice
+ *                                            stored offer number of an outbox.
+ *                                            If it is evicted, an offer may be
+ *                                            stored twice after a lost reply
  *     delayq_waiters:T                zset   handles that wait in a take; also
  *                                            a channel that wakes all of them
  *     delayq_turn:T:HANDLE            channel  tells this handle to lead
@@ -189,33 +190,33 @@
  * from the same queue. options.wire names the version of Redisson. All handles
  * of a queue use the same wire. If Redisson finds an element that it can't
  * read, its transfers stop for good. So a handle that finds an element of
- * another version of Redisson returns DELAYQ_ERR_WIRE. A handle without a
- * Redisson wire also returns this status if the queue has a mirror, since
- * Redisson would deliver the handle's items again from the mirror. A handle
- * checks about 16 elements of the set when it is opened, and again at an offer
- * if the last check is more than 10 s old. Takes and ticks check the elements
- * that they move, and the next one if it is due within max_wait_ms. A handle
- * may overlook other elements, and it can't notice a Redisson that has not
- * offered yet. If a queue contains elements of two formats, let one handle with
- * DELAYQ_REDISSON_OLD tick until the wrong elements are gone, since its ticks
- * turn elements of every format into ready payloads.
+ * another version of Redisson returns DELAYQ_ERR_WIRE. So does a handle without
+ * a Redisson wire if the queue has a mirror. It would not remove taken items
+ * from the mirror, and Redisson would deliver them again. A handle checks about
+ * 16 elements of the set when it is opened, and at an offer if the last check
+ * is over 10 s old. Takes and ticks check the elements that they move. Ticks,
+ * and takes with a wire other than DELAYQ_NATIVE, also check the next one if it
+ * is due within max_wait_ms. A handle may overlook others, and can't notice a
+ * Redisson program that has not offered yet. If a queue contains elements of
+ * two formats, let one handle with DELAYQ_REDISSON_OLD tick until the wrong
+ * ones are gone. Its ticks turn elements of every format into ready payloads.
  *
- * Handles with options.counters count in the script that does the work, so a
- * request that is sent again after a lost reply counts once. delayq_count
+ * Handles with options.counters count their work in the scripts that do it, so
+ * a request that is sent again after a lost reply counts once. delayq_count
  * returns the totals. They don't include the work of Redisson and of handles
- * without the option, redriven items, items removed by delayq_clear, and some
- * of the work while the queue's slot moves. Each counter that a call changes
+ * without the option, and some of the work while the queue's slot moves. A
+ * redrive and a clear change no counter. Each counter that a call changes
  * costs the server about 1.5 us, and 85 bytes in the append-only file. The
  * counters stay until somebody deletes their key. Nothing is counted on servers
  * that refuse undeclared keys in scripts (Dragonfly, ElastiCache Serverless).
  *
- * The data in Redis outlives the programs. So versions of delayq with the same
- * first number can work on one queue at once. They offer, move, take and ack
- * each other's items, and accept each other's tickets and keys. Programs can be
- * upgraded one by one, and rolled back, while the queue is in use. New versions
- * add their own keys, or bits that older ones ignore. If older versions can't
- * handle a change, the first number is raised, and a new version refuses their
- * queues with an explanatory text.
+ * The data in Redis outlives the programs. Versions of delayq with the same
+ * first number can work on one queue at the same time. Each moves, takes and
+ * acks the items of the others, and accepts their tickets and keys.
+ * Programs can be upgraded one by one, and rolled back, while the queue is in
+ * use. New versions add their own keys, or bits that older ones ignore. A
+ * change that older versions can't handle raises the first number, and the new
+ * version refuses their queues with an explanatory text.
  *
  * >>time -- clocks, waiting, order
  *
@@ -225,25 +226,25 @@
  * earlier. A handle notices this at its next poll, after max_wait_ms at most.
  *
  * The handle waits in poll(), so no command blocks on the server. The system
- * may end a sleep 50 us late (Windows: 600), so the handle ends its sleep that
- * much earlier, and busy-waits for the rest. Without an outbox, a call also
- * busy-waits for the first 100 us after a request, if there are two processors
- * and replies usually come in that time.
+ * may end a sleep late, so the handle ends its sleep 50 us (Windows: 600)
+ * early, and busy-waits for the rest. Without an outbox, except on Windows, a
+ * call also busy-waits for the first 100 us after a request, if there are two
+ * processors and replies usually come in that time.
  *
- * A handle that waits opens a second socket, the subscriber. On it the server
- * reports a new earliest due time, and payloads that anybody pushes into N. The
- * handle also polls, that is, sends a take or transfer, at least every
+ * A handle that waits or ticks opens a second socket, the subscriber. On it the
+ * server reports a new earliest due time, and payloads that anybody pushes into
+ * N. The handle also polls, that is, sends a take or transfer, at least every
  * max_wait_ms. Many hosted servers refuse to report pushes. The log reports the
  * refusal once, and the handle asks again every 60 s. Even then, items offered
  * through delayq are on time, and for payloads that others push into N the
  * handle polls more often: see options.poll_ms.
  *
- * Handles that wait in a take for 10 s or longer on one queue share the work.
- * One of them, the leader, keeps the exact timer. About 16 others, the
- * standbys, act if the leader has not done so within 0.3 to 0.6 s after an item
- * was due or pushed. The rest, the sleepers, are woken if several items are due
- * at once, if no standby is left to replace the leader, or if the leader has
- * failed. So if a hundred handles wait, only a few of them wake for an item. A
+ * Handles that wait in a take for 10 s or longer on one queue share the work
+ * (not in a broadcast). One of them, the leader, polls as soon as an item is
+ * due or pushed. About 16 others, the standbys, poll if the leader has not done
+ * so 0.3 to 0.6 s later. The rest, the sleepers, are woken if several items are
+ * due at once, if no standby is left to replace the leader, or if the leader
+ * has failed. So if a hundred handles wait, only a few wake for an item. A
  * handle that waits alone sends no additional request.
  *
  * If waiting programs die or freeze, one item is delayed, once, by 1 s at most.
@@ -267,7 +268,7 @@
  *
  * On a cluster the URL needs only one host, since the handle follows
  * redirections. All keys of a queue must be in one slot, so a name must contain
- * no '}', or one complete, non-empty {tag}; other names are refused on a
+ * no '{' or '}', or one complete, non-empty {tag}; other names are refused on a
  * cluster. While the queue's slot moves to another node, the cluster refuses
  * requests (TRYAGAIN, ASK). The handle repeats them within the call's time
  * limit. If the slot has not arrived by then, calls return DELAYQ_ERR_AGAIN,
@@ -277,7 +278,7 @@
  * queue, open several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and
  * wait for all of them with delayq_wait.
  *
- * rediss:// checks that the server's certificate is valid and names the host.
+ * With rediss:// the server's certificate must be valid and name the host.
  *
  * >>threads -- blocking, threads, signals, fork
  *
@@ -286,75 +287,74 @@
  * delayq_wake, which any thread or signal handler may call. The library changes
  * no signal disposition, and a lost connection raises no SIGPIPE.
  *
- * A call that sends a request blocks for io_timeout_ms (3 s) at most, with all
- * reconnects, or for connect_timeout_ms if that is given and longer. A take or
- * a wait adds its own timeout. The limit begins again with each MB of a payload
- * that has been transferred. Even a request that is sent late in this time may
- * take two measured round trips, and two more if its script must be loaded. If
- * connecting needs more time, the next call continues the attempt. At each
- * connect getaddrinfo looks up the host name, without a time limit. To avoid
- * this, use an address, or options.resolve.
+ * Except for delayq_open, a call that sends a request blocks for io_timeout_ms
+ * (3 s) at most, with all reconnects, or for connect_timeout_ms if that is
+ * given and longer. A take or wait adds its own timeout. The limit begins again
+ * with each MB of payload, and with each further request of the call. A request
+ * that is sent shortly before the limit gets two measured round trips, and two
+ * more if its script must be loaded. If connecting needs more time, the next
+ * call continues it. The look-up of the host name (getaddrinfo) has no time
+ * limit. To avoid it, put an IP address into the URL, or set options.resolve.
  *
- * If a connection dies silently (a frozen server, a lost network), the next
- * request notices it after io_timeout_ms, and the subscriber after 10 s plus
- * io_timeout_ms at most.
+ * If a connection dies silently (frozen server, lost network), the next request
+ * notices it after io_timeout_ms, and the subscriber 10 s later at most.
  *
  * >>outbox -- handles that never wait
  *
- * An outbox is for programs that must not wait: the frame of a game, the
- * superloop of a device, a callback of an event loop. With options.outbox a
+ * An outbox is for code that must not wait, such as the frame of a game, the
+ * superloop of a device, or a callback of an event loop. With options.outbox a
  * handle waits for the server only in calls with a timeout other than 0, and in
  * those that need a reply: peek, count, count_due, dead letters, clear, pause,
- * wait, flush. The other calls do this:
+ * load_scripts. The other calls do this:
  *
  *     open     checks the options, loads the tls_ files, begins to connect, and
  *              returns DELAYQ_OK. If the connection fails, a tick returns why
- *     tick     makes one step: writes and reads at most 64 KiB, and returns.
+ *     tick     makes one step, which writes and reads about 64 KiB at most.
  *              Call it once a frame, or when wait_ms is over or a descriptor is
  *              readable. It returns the fault that stops the outbox
  *     take     hands out an item of a reply that has arrived. If there is none,
- *              it sends a request and returns DELAYQ_EMPTY, and the item comes
- *              a round trip later. The lease begins with the request. Take
- *              until DELAYQ_EMPTY, then tick
+ *              it returns DELAYQ_EMPTY and, if an item may be due, sends a
+ *              request. The item comes a round trip later. The lease begins
+ *              with the request. Take until DELAYQ_EMPTY, then tick
  *     offer, ack, nack, extend, bury, cancel, cancel_key, reschedule
  *              copy the op into the outbox and return DELAYQ_OK: the op is
  *              accepted. Without room they do nothing and return
  *              DELAYQ_ERR_FULL. An op that can't fit at all: DELAYQ_ERR_ARG
  *
  * Three quarters of the memory are the ring of the offers, which also contains
- * cancels and reschedules of the handle's own offers. The rest is the ring of
- * the changes: acks and all other ops. So a full server, which refuses offers,
- * still gets the acks that make room. An op needs at most half of its ring.
- * The ops of each ring run in the order of the calls. Changes run before each
- * later take, unless the server refuses them. If nothing of the ring is in
- * flight, the call sends its op at once. But in a loop that takes, the changes
- * are sent by the next take or tick.
+ * cancels of keys, and cancels and reschedules of the handle's own offers. The
+ * rest is the ring of the changes: acks and all other ops. So a full server,
+ * which refuses offers, still gets the acks that make room. An op can fill at
+ * most half of its ring. The ops of each ring run in the order of the calls.
+ * Changes run before each later take, unless the server refuses them. If
+ * nothing of the ring is in flight, the call sends its op at once. But in a
+ * loop that takes, the changes are sent by the next take or tick.
  *
  * An accepted op stays until the server has confirmed it, despite lost
  * connections, wrong passwords, missing rights, or a full or read-only server.
- * It is dropped only when 8 connections in a row have worked, and then ended as
- * it was sent alone. The log reports a dropped op, and delayq_outbox counts it.
- * options.settled gets the result of each op.
+ * It is dropped only if the server has closed 8 working connections in a row,
+ * each after the op was sent alone. The log reports a dropped op, and
+ * delayq_outbox counts it. options.settled gets the result of each op.
  *
- * Offers have numbers, and the queue remembers for a day the highest number
- * that each handle has stored. So an offer is stored once, even if it is sent
- * again after a lost reply. If Redis forgets this number (a failover, a restart
- * without synced AOF), or after a day without a connection, the offer is stored
- * at least once. A delay counts from the call. If the call returns a ticket
- * (offer_message, offer_many), it fixes the due time by the handle's estimate
- * of the server's clock. After a failover to a server with a faster clock the
- * item is early by the difference. Before the first connection the ticket is
- * "", and extend and reschedule return DELAYQ_ERR_IO.
+ * Offers are numbered, and the queue remembers for a day the highest number
+ * that it has stored for each handle. So an offer is stored once, even if it is
+ * sent again after a lost reply. If Redis forgets this number (a failover, a
+ * restart without synced AOF), or after a day without a connection, the offer
+ * is stored at least once. A delay counts from the call. If the call returns a
+ * ticket (offer_message, offer_many), it fixes the due time by the handle's
+ * estimate of the server's clock. After a failover to a server whose clock is
+ * ahead, the item is early by the difference. Before the first connection the
+ * ticket is "", and extend and reschedule return DELAYQ_ERR_IO.
  *
  * Without outbox_keep, the contents of the outbox are lost if the program
  * crashes or closes the handle. So call delayq_flush before a close. Fetched
- * items that no take has handed out are lost, too, unless they are leased. The
- * log reports if the lease of such an item ends. Then the attempt does not
- * count if the program has ever called ack, or another change, on the handle.
+ * items that no take has handed out are lost, too, unless they are leased. If
+ * the lease of such an item ends, the log reports it. If the handle was ever
+ * used for an ack or another change, this attempt does not count.
  *
  * With options.outbox_keep the memory is an image that survives the program: a
  * mapped file, FRAM, battery-backed RAM. An op is accepted as soon as the call
- * has made its last store to this memory. At a close, ops that are not settled
+ * has made its last write to this memory. At a close, ops that are not settled
  * stay in the image, and the next open goes on with them, in their order. For a
  * new image, fill the first 1,024 bytes with zeros. These ops survive:
  *
@@ -366,30 +366,30 @@
  *                                                       outbox_sync has flushed
  *
  * With outbox_sync no op is sent before it is synced. So offers are sent by the
- * next tick instead of the call, and a power cut removes no sent op. Without
- * outbox_sync, the file contains after a power cut only the data that the
- * system happened to have written. The image then ends at its last whole entry,
- * and settled ops may be sent again.
+ * next tick, not by the call, and after a power cut the file still contains all
+ * sent ops. Without outbox_sync, it then contains only the data that the system
+ * happened to have written. The image ends at its last whole entry, and settled
+ * ops may be sent again.
  *
  * If the next open connects within a day after the last offer was stored, each
  * offer is stored once, even if its reply was lost. After that day, or if the
  * server has lost its data or was replaced, an offer whose reply was lost may
- * be stored twice. If a lease has ended meanwhile, the result of its ack or
- * other change is DELAYQ_GONE. The call fixes the due time of an offer, nack or
- * reschedule if the server's clock is known. Otherwise, if the program dies
- * before the op is sent, its delay counts from the next open. The numbers of
- * delayq_outbox and options.settled continue after a restart. If the program
- * dies after a report to options.settled and before the next store to the
- * image, the report comes again.
+ * be stored twice. If a lease has ended and its item was moved or taken
+ * meanwhile, the result of its ack or other change is DELAYQ_GONE. The call
+ * fixes the due time of an offer, nack or reschedule if the server's clock is
+ * known. Otherwise, if the program dies before the op is sent, its delay counts
+ * from the next open at the latest. The numbers of delayq_outbox and
+ * options.settled go on after a restart. If the program dies after a report to
+ * options.settled and before the next write to the image, the report recurs.
  *
  * Open returns DELAYQ_ERR_ARG with the reason, and leaves the memory unchanged,
  * if the image is damaged, in use by another handle of the same process, or
  * made for another queue, wire, size, kind of machine (byte order, size of a
- * pointer) or format version. The image begins with two marks of 160 bytes, at
- * 0 and 512, which are written in turn. The entries of the offers begin at
- * 1,024, and those of the changes follow. The last 2,048 bytes are not part of
- * the image. Marks and entries have CRCs (details: >>keep). Later versions read
- * this format, or refuse it. Only one handle may use an image at a time, so
+ * pointer) or format version. The image begins with two 160-byte headers
+ * (marks), at 0 and 512, which are written in turn. The entries of the offers
+ * begin at 1,024, and those of the changes follow. The last 2,048 bytes are not
+ * part of the image. Marks and entries have CRCs (see >>keep). Later versions
+ * read or refuse this format. Only one handle may use an image at a time, so
  * lock the file against other programs (see the recipe). If programs open
  * copies of one image, each op in it, and each op added to a copy, runs once.
  *
@@ -398,9 +398,10 @@
  * A status of 0 means done. After a positive status nothing went wrong, but
  * there was nothing to return or to change. A negative status is a failure.
  * After DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL the call may have taken
- * effect; after any other failure it has not. delayq_errmsg returns the text.
- * If a call loses a reply, tries again, and fails for another reason, the
- * status is DELAYQ_ERR_UNKNOWN, and the text names both faults.
+ * effect. After any other failure it has not, with two exceptions: calls that
+ * do several things, and DELAYQ_ERR_WIRE (see >>functions). delayq_errmsg tells
+ * the reason. If a call that changes something loses a reply, tries again, and
+ * then fails, the status is DELAYQ_ERR_UNKNOWN or DELAYQ_ERR_PROTOCOL.
  *
  * If a server or a proxy sends a reply without a request, the handle closes the
  * connection before it writes the next request. It can't notice one such case:
@@ -408,8 +409,8 @@
  *
  * A handle reconnects by itself: at once after a loss, and after each failed
  * attempt with a longer pause, up to reconnect_max_ms. During the pause calls
- * fail at once. In any case, a socket is connected at most three times in a
- * second. Only DELAYQ_ERR_WIRE requires reopening the handle.
+ * without a timeout fail at once. A socket makes at most three attempts in a
+ * second, each at all hosts. Only DELAYQ_ERR_WIRE and a fork need a new open.
  *
  * >>limits -- limits
  *
@@ -417,14 +418,15 @@
  * limit (512 MB by default) and at most 1 GB. Due times are below 2^53 ms.
  *
  * A reply with more than 250,000 elements or more than 1 GB is refused as soon
- * as the server announces it. While a smaller reply is read, memory grows only
- * with the bytes that have arrived.
+ * as the server announces it. A smaller reply needs memory for the elements
+ * that are announced, a pointer each, and for the bytes that have arrived.
  *
- * A script moves or takes at most options.batch items and stops after 256 KiB
- * of payload, so it blocks the server for about 2 ms. A larger payload is moved
- * alone. A request of an outbox has at most 1,000 offers, or 300 ops of several
- * kinds, and blocks the server for about 3 ms. A payload of 1 to 64 MB blocks
- * the server for this many ms per MB (a GET or SET in Lua: 2 to 3):
+ * A script moves or takes at most options.batch items (take_many: `max`; late
+ * items: about 700), and stops after 256 KiB of payload, so it blocks the
+ * server for about 2 ms. A payload of more than 256 KiB is moved alone. But if
+ * it follows small ones, up to 128 such payloads may be moved together. An
+ * outbox's request has at most 1,000 offers, or 300 mixed ops, and takes 3 ms.
+ * A payload of 1 to 64 MB takes this many ms per MB (GET, SET in Lua: 2 to 3):
  *
  *     offer, take          2 to 5     ack, nack, extend     3 to 6
  *     take with a lease    7 to 13    tick that moves it    4 to 8
@@ -435,9 +437,9 @@
  * items, or at a load of ten times the number of cores, raise io_timeout_ms and
  * connect_timeout_ms, since no bytes are transferred while the script runs.
  *
- * With a Redisson wire each script scans the mirror list once, and the script
- * of a replace twice. A scan takes a few ms per 100,000 pending items, and
- * serves up to 100 items offered by delayq, but only 1 to 3 offered by Java.
+ * With a Redisson wire, a tick, take or cancel scans the mirror unless its
+ * items are the first, a replace or cancel_key twice. A scan takes a few ms per
+ * 100,000 items. Items of C share a scan, but each item of Java needs its own.
  *
  * The handle is plain memory of less than 4 KB. A call needs less than 7 KB of
  * stack on x86-64 and on ARM, hiredis and libc included, and more under TLS, in
@@ -446,7 +448,7 @@
  * >>macros -- option macros
  *
  *     DELAYQ_IMPLEMENTATION   define it in exactly one .c or .cc file
- *     DELAYQ_STATIC           makes all functions static, for that file alone
+ *     DELAYQ_STATIC           makes all functions static, local to that file
  *     DELAYQ_TLS              allows rediss:// URLs. Needs hiredis >= 1.0 and
  *                             OpenSSL: -lhiredis_ssl -lssl -lcrypto
  *     DELAYQ_HIREDIS          the header to include for hiredis,
@@ -507,11 +509,11 @@ typedef enum delayq_status {
 
     /* Nothing went wrong, but there was nothing to return or to change. */
     DELAYQ_EMPTY = 1,     /* nothing to take within the timeout */
-    DELAYQ_GONE = 2,      /* the item is no longer there: nothing was changed */
+    DELAYQ_GONE = 2,      /* the item is no longer there: no item was changed */
     DELAYQ_DUPLICATE = 3, /* the key is in use: nothing was stored */
     DELAYQ_WOKEN = 4,     /* delayq_wake was called */
 
-    /* Failures. The call has had no effect. */
+    /* Failures. The call has had no effect (two exceptions: see >>errors). */
     DELAYQ_ERR_ARG = -1,      /* a bad argument or option */
     DELAYQ_ERR_IO = -2,       /* no connection; the handle will reconnect */
     DELAYQ_ERR_TIMEOUT = -3,  /* not connected in time, or not sent in time */
@@ -542,7 +544,7 @@ typedef enum delayq_status {
 #define DELAYQ_BACKOFF (-1) /* in a nack: exponential delay, with jitter */
 #define DELAYQ_RELEASE (-2) /* in a nack: no delay; the attempt doesn't count */
 
-/* The wire: which programs share a queue. All handles of a queue use the same:
+/* The wire: which programs share a queue. All handles must use the same one:
  *
  *     DELAYQ_NATIVE         C programs; the default, 0. Redisson >= 3.21.1 can
  *                           move and take the items. It must not offer any, and
@@ -572,8 +574,8 @@ typedef struct delayq_options {
     const char *name; /* required: the queue, 1 to 512 bytes */
     const char *url;  /* the server; default redis://127.0.0.1:6379. The forms:
                          redis://[user[:password]@]host[:port][,...][/db]
-                         rediss://... the same over TLS
                          redis+sentinel://[...@]host[:port][,...]/service[/db]
+                         rediss://... or rediss+sentinel://... for TLS
                          unix://[...@]/path[?db=N]
                          If there are several hosts (nodes of a cluster, or
                          sentinels), they are tried in turn. In user, password,
@@ -627,17 +629,17 @@ typedef struct delayq_options {
                      of delayq_count: see >>keys */
 
     /* A handle that never waits: see >>outbox. */
-    void *outbox;            /* your memory, which must outlive the handle. Its
-                                old contents are read only with outbox_keep */
+    void *outbox;            /* your memory, which must outlive the handle.
+                                Without outbox_keep its old contents are lost */
     size_t outbox_size;      /* the size of `outbox` in bytes, at least 8,192 */
-    delayq_keep outbox_keep; /* DELAYQ_KEEP: the memory survives the program
-                                (a mapped file), is aligned to 16 bytes, and
-                                open goes on with its ops. Default NULL */
+    delayq_keep outbox_keep; /* DELAYQ_KEEP: for memory that survives the
+                                program (a mapped file), aligned to 16 bytes.
+                                Open goes on with its ops. Default NULL */
     /* Only with outbox_keep; may be NULL. Writes the `size` bytes at `address`
      * to storage that survives a power cut (msync). Returns 0, or another value
-     * after a failure; the hook is then called again later. If the memory has
-     * changed, open, close and each tick call the hook once. A call that waits,
-     * such as a flush, calls it each time it wakes up.
+     * after a failure; the hook is then called again later. Open calls it
+     * twice. If the memory has changed, ticks, takes and close call it once. A
+     * call that waits, such as a flush, then calls it each time it wakes up.
      * An op is not sent before it is written. */
     int (*outbox_sync)(void *user, void *address, size_t size);
     /* Called once for each op of the outbox that is done or dropped. `changes`
@@ -672,10 +674,10 @@ typedef struct delayq_options {
      * the handle is connected (to which server, after how many ms, and whether
      * a cluster has redirected it); the server lacks the scripts; the server
      * may evict a queue's keys; pushes by others are found only by polling. An
-     * event is reported once per connection, and not twice within 10 s. `text`
-     * is one line without a newline and lives until the hook returns. The hook
-     * may call only delayq_wake on this handle and on those that share its
-     * connection. */
+     * event is reported at most once per connection, and not twice in 10 s.
+     * `text` is one line without a newline and lives until the hook returns.
+     * The hook may call only delayq_wake on this handle and on those that share
+     * its connection. */
     void (*log)(void *user, delayq_status status, const char *text);
     void *user; /* the first argument of all hooks */
 
@@ -687,7 +689,7 @@ typedef struct delayq_options {
 
 /* Identifies a pending or leased item. Each offer, lease, extend, nack and
  * reschedule makes a new ticket. A ticket is valid until the item gets another
- * one, or is moved, taken or acked. It is a text that may be printed, stored
+ * one, or is moved, taken or removed. It is a text that may be printed, stored
  * and compared: the due time, a dash, and the id in hex. "" is no ticket. */
 typedef struct delayq_ticket {
     char text[52];
@@ -699,8 +701,7 @@ typedef struct delayq_message {
     size_t len;
     int64_t delay_ms; /* the delay until the item is due, >= 0 */
     int64_t due_ms;   /* > 0: the due time instead of a delay, in ms since the
-                         epoch by the server's clock; a time in the past is due
-                         at once */
+                         epoch by the server's clock; a past time means now */
 
     const char *key;    /* NULL, or a name of 1 to 256 bytes: a second offer
                            under it returns DELAYQ_DUPLICATE */
@@ -726,27 +727,26 @@ typedef struct delayq_item {
     const void *data;
     size_t len;
     int attempt;     /* how many times it was handed out, this take included. 0
-                        if it is unknown: with DELAYQ_REDISSON_OLD and a lease,
-                        or with a Redisson wire if the item was in the ready
-                        list, which keeps no count */
+                        if unknown, that is, with DELAYQ_REDISSON_OLD and a
+                        lease, or after the ready list of a Redisson wire, which
+                        keeps no count. In a peek 0 also means never */
     int64_t due_ms;  /* when it was due, by the server's clock; 0: unknown, for
-                        an item of the ready list, which keeps no due times */
+                        an item of a list, since lists keep no due times */
     int64_t late_us; /* how long after due_ms it was taken, in microseconds by
                         the server's clock; -1 if due_ms is 0, or in a peek */
     delayq_ticket ticket; /* for ack, nack, extend, bury; "" without a lease. In
-                             a broadcast, the item's place in the stream. In a
+                             a broadcast, the item's id in the stream. In a
                              peek, for cancel and reschedule */
     delayq_status acked;  /* out: the ack's status in ack_take and ack_many */
 } delayq_item;
 
-/* A dead letter, returned by delayq_dead_peek. data and why live as long as an
- * item's payload. */
+/* A dead letter of delayq_dead_peek. data and why live as long as a payload. */
 typedef struct delayq_dead {
     const void *data; /* the payload; if undecodable, the whole element */
     size_t len;
     char reason[16]; /* "attempts", "buried", "late" or "undecodable"; another
                         program may have written any text */
-    int attempt;     /* how many times it was handed out; 0 if unknown */
+    int attempt;     /* how many times it was handed out; 0: never or unknown */
     int64_t dead_ms; /* when it became a dead letter, by the server's clock */
     const char *why; /* the text that was given to delayq_bury, or "" */
 } delayq_dead;
@@ -824,9 +824,9 @@ typedef struct delayq_exchange {
     unsigned number;          /* the socket's `number` when this was sent; 0:
                                  not sent */
     unsigned char written;    /* the server may have received all commands */
-    unsigned char blame;      /* if the server closed the socket: 2 if only
-                                 this was in flight, or got a protocol error;
-                                 1 if it was the first of several; else 0 */
+    unsigned char blame;      /* after a close by the server: 2 if only this
+                                 was in flight, or got "Protocol error" from
+                                 the server; 1: the first of several; else 0 */
     struct redisReply *replies[5]; /* the first `got` are valid */
     int64_t sent_us, read_us; /* when it was sent; when its replies were read */
 } delayq_exchange;
@@ -864,7 +864,7 @@ typedef struct delayq_socket {
     unsigned char purpose;   /* a dq_conn_purpose */
     unsigned char unwritten; /* c's output buffer, or `body`, is not empty */
     unsigned char more;      /* there may be more to read */
-    unsigned char unproven;  /* connections in a row that never were PROVEN */
+    unsigned char unproven;  /* connections in a row lost before PROVEN */
     unsigned char timeouts;  /* attempts that have timed out, up to 4 */
     unsigned failures;       /* failed attempts in a row */
     int64_t retry_us;        /* the earliest time of the next attempt */
@@ -883,7 +883,7 @@ typedef struct delayq_socket {
     unsigned char login[8];        /* the steps of the login, DQ_LOGIN_... */
 } delayq_socket;
 
-/* Client tracking lets the server report pushes. Without it, handles poll. */
+/* Client tracking: the server reports pushes. Without it, polls find them. */
 typedef enum delayq_track_state {
     DELAYQ_TRACK_OFF,     /* sub isn't ready, or tracking was refused */
     DELAYQ_TRACK_ALLOWED, /* sub is ready; cmd has not turned tracking on */
@@ -939,9 +939,9 @@ typedef struct delayq_conn {
     int64_t sub_pinged_us;      /* when the pending ping was sent, or 0 */
     unsigned sub_pending;       /* subscriptions without a reply so far */
     delayq_status sub_refused;  /* < OK: why a subscription was refused */
-    unsigned char track_losses; /* points for connections in a row that ended at
-                                   tracking: 2 if nothing else was in flight,
-                                   else 1; 2 if the server did not know sub */
+    unsigned char track_losses; /* a score; each connection that ends at
+                                   tracking adds 1, or 2 if nothing else was in
+                                   flight; an unknown sub_id adds 2 */
     unsigned char name_losses;  /* connections that have ended at SETNAME; after
                                    2 of them SETNAME is not sent */
     int64_t track_retry_us;     /* when to try tracking again after a refusal;
@@ -955,7 +955,7 @@ typedef struct delayq_conn {
     int64_t known_told_us;      /* when "connected" was last reported */
     int64_t scripts_told_us;    /* when missing scripts were last reported */
 
-    unsigned traffic; /* bytes of large payloads and of replies so far */
+    unsigned traffic; /* bytes of large payloads, scripts and replies so far */
 
     void *tls;         /* the SSL_CTX */
     int pipe[2];       /* delayq_wake writes to it, which ends a sleep */
@@ -970,7 +970,7 @@ struct dq_entry;
 
 /* A lane sends ops in order, with at most one request in flight. The ops are in
  * a ring of the outbox, or in an array of the caller. A bare lane has one op,
- * which consists only of its verb.
+ * which is only a verb and, for some verbs, its arguments in `query`.
  *
  * Invariants: settled + n <= accepted while a request is in flight; the first
  * `unsure` ops after `settled` may have run. */
@@ -981,16 +981,16 @@ typedef struct delayq_lane {
     const struct dq_verb *verb;     /* the verb of the request */
     unsigned char key;              /* DQ_KEY_...: the request's second key */
     size_t n;                       /* the number of ops in the request */
-    size_t from, from_at;           /* the number in the request, and the place
-                                       in the ring, of the first op of a mixed
-                                       request's current part; else 0 */
+    size_t from, from_at;           /* the first op of a mixed request's current
+                                       part: its number in the request, and its
+                                       position in the ring; else 0 */
     delayq_status status;           /* the status of the last request */
     char *why;                      /* the text of `status` after a failure */
     struct redisReply *reply;       /* the reply, for a bare lane's caller */
-    delayq_status result;           /* the first op status other than OK */
+    delayq_status result;           /* the first failure, or GONE of an item */
     char *err;                      /* receives the text of `result`; or NULL */
-    int64_t due_ms;                 /* the last due time that an op has set, for
-                                       the ticket of the call's only op */
+    int64_t due_ms;                 /* due time of the op settled or accepted
+                                       last, for the ticket of a single op */
 
     /* The ops are in one of these four, except in a bare lane. */
     struct dq_ring *ring;
@@ -1012,10 +1012,10 @@ typedef struct delayq_lane {
                                 again; once at most */
     unsigned tries;          /* sendings of this request that have failed */
     unsigned char uploads;   /* 1: the next sending loads the script */
-    unsigned char as_waiter; /* 1: a take's request has the waiters' key */
+    unsigned char as_waiter; /* 1: a take passes the waiters' key */
     unsigned char failures;  /* failures in a row, of a ring or of probes */
-    unsigned char losses;    /* sockets that the server has closed for one op,
-                                which was sent alone each time */
+    unsigned char losses;    /* sockets in a row that the server has closed
+                                while the first op, sent alone, was in flight */
     size_t limit;            /* the most ops of a ring's next request */
     int64_t retry_us;        /* the earliest time of the next sending */
     int64_t suspect_us;      /* until then other lanes yield to this one, since
@@ -1029,12 +1029,12 @@ typedef struct delayq_lane {
 /* The handle's take or transfer, and its reply. */
 typedef struct delayq_fetch {
     delayq_lane lane;           /* a bare lane */
-    const struct dq_verb *take; /* the take verb; NULL before the first take */
+    const struct dq_verb *take; /* the take verb, NULL before a take or wait */
     unsigned char takes;        /* 1: it is a take, 0: it is a transfer */
     unsigned char acks;         /* 1: it is a take with an ack */
-    unsigned char overdue;      /* 1: the last reply reported a due item */
+    unsigned char overdue;      /* 1: an item was likely due when it was sent */
     size_t max;                 /* the most items that it requests */
-    uint64_t order;             /* the order in the id of its first lease */
+    uint64_t order;             /* order (see >>elements) of its first lease */
     delayq_ticket ack;          /* the ticket to ack with the take, or "" */
     delayq_status acked;        /* the status of that ack */
     unsigned char lost;         /* 1: this call has lost a take's reply */
@@ -1054,8 +1054,8 @@ typedef struct delayq_fetch {
     size_t want;              /* items that the next take requests */
     size_t got;               /* items that the last take has got */
     unsigned char taken;      /* 1: there was a take since the last tick */
-    unsigned char short_naps; /* see DQ_SHORT_NAPS; a take sets it */
-    delayq_status failure;    /* a failure that the next tick will return */
+    unsigned char short_naps; /* how many more ticks limit wait_ms */
+    delayq_status failure;    /* a failure that the next tick or take returns */
     char why[256];            /* the text of `failure` */
 } delayq_fetch;
 
@@ -1067,8 +1067,8 @@ typedef enum delayq_waiter_role {
     DELAYQ_WAITER_NONE,    /* it is not one of the waiters */
     DELAYQ_WAITER_ALONE,   /* it was the only waiter at its last take */
     DELAYQ_WAITER_LEADER,  /* it acts when something is due or pushed */
-    DELAYQ_WAITER_STANDBY, /* it acts 0.3 to 0.6 s later, if nobody has */
-    DELAYQ_WAITER_SLEEPER  /* it waits until it is told to lead */
+    DELAYQ_WAITER_STANDBY, /* it acts if the leader is 0.3 to 0.6 s late */
+    DELAYQ_WAITER_SLEEPER  /* it acts on a message, or after max_wait_ms */
 } delayq_waiter_role;
 
 /* All 0 while the subscriber is closed. Times are local, 0 means never.
@@ -1078,7 +1078,7 @@ typedef struct delayq_waiter {
     int64_t lead_us;  /* when it was last told to lead */
     int64_t enter_us; /* when it was told to enter the waiters again; 0 once a
                          later take has been answered */
-    int64_t push_us;  /* a standby: when to count the list after a push */
+    int64_t push_us;  /* a standby: when to send LLEN after a push */
     int64_t due_us;   /* a standby: when the next item is due; 0: unknown */
     int64_t take_us;  /* a standby: the latest time of its next take */
 } delayq_waiter;
@@ -1101,7 +1101,7 @@ struct delayq {
     int64_t log_us;       /* when the last fault was reported to the log */
     delayq_status logged; /* the status of that fault */
 
-    delayq_lane *lanes;       /* for setup, fetch, outbox, and current call */
+    delayq_lane *lanes;       /* its setup, fetch, outbox and call lanes */
     struct dq_outbox *outbox; /* the state in options.outbox, or NULL */
 
     /* The schedule. */
@@ -1109,12 +1109,12 @@ struct delayq {
     int64_t not_before_us;     /* after a failure: no poll before this time,
                                   even if messages come; or 0 */
     int64_t track_us;          /* no request for tracking before this time */
-    int64_t ready;             /* items in the lists, by the last reply */
+    int64_t ready;             /* items that are ready, by the last reply */
     unsigned char poll_sent;   /* 1: a transfer or take is in flight */
     unsigned char quiet_polls; /* polls in a row without a push, if pushes are
                                   not reported; at most DQ_QUIET_POLLS */
 
-    /* Subscriptions and tracking; all 0 while the subscriber is closed. */
+    /* While the subscriber is closed, the first three of these are 0. */
     unsigned char sub_sent;     /* DQ_CHANNEL_... bits: requested channels */
     unsigned char subscribed;   /* DQ_CHANNEL_... bits: confirmed channels */
     unsigned char list_tracked; /* 1: the next push into N is reported, and
@@ -1133,9 +1133,9 @@ struct delayq {
                                  server has refused them */
     unsigned char foreign;    /* the DQ_FOREIGN_... found in the queue, or 0 */
     volatile int woken;       /* 1: delayq_wake was called */
-    struct redisReply *reply; /* the items of the last take or peek point into
-                                 `reply` or fetch.reply. Only the next take or
-                                 peek, or close, frees `reply` */
+    struct redisReply *reply; /* the results of the last take, peek or dead_peek
+                                 point into `reply` or fetch.reply. Only the
+                                 next such call, or close, frees `reply` */
     delayq_options options;
     delayq_lane setup; /* a bare lane for the probe of the queue and for
                           tracking. It has an op until the queue is probed */
@@ -1160,7 +1160,7 @@ struct delayq_wire_kind {
     const struct dq_verb *take, *tick; /* NULL: the verbs of DELAYQ_NATIVE */
 };
 
-/* The functions of an outbox that survives, and the verbs that it may hold. */
+/* The functions of a kept outbox (see >>keep), and the verbs it may hold. */
 struct delayq_keep_kind {
     const struct dq_verb *const *verbs; /* indexed by the verbs' codes */
     const char *(*check)(delayq *q);
@@ -1179,7 +1179,7 @@ struct delayq_keep_kind {
 #define DELAYQ_CONSTANT DELAYQ_API const struct
 #define DELAYQ_CONSTANTS_BEGIN
 #define DELAYQ_CONSTANTS_END
-#else /* in C++ a static constant must have its value at once */
+#else /* C++ has no forward declaration of a static constant */
 #define DELAYQ_CONSTANT extern const struct
 #define DELAYQ_CONSTANTS_BEGIN namespace {
 #define DELAYQ_CONSTANTS_END }
@@ -1209,13 +1209,13 @@ DELAYQ_CONSTANTS_END
  *     _MEMORY    nothing was changed
  *     DELAYQ_ERR_WIRE   items that are due before the foreign element may have
  *                been moved, and an item may have been acked (see its `acked`).
- *                Nothing else was changed. All further calls fail until the
- *                handle is reopened. With DELAYQ_REDISSON_OLD only offers and
- *                takes fail, and ticks still work
+ *                Nothing else was changed. Until the handle is reopened, all
+ *                requests fail; with DELAYQ_REDISSON_OLD only offers and takes
+ *                fail, and ticks still work. An outbox still accepts ops
  *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   the call may have taken effect
- *     DELAYQ_ERR_ARG    the handle is closed, or was opened before a fork(), or
- *                its name or tls_ files turn out to be bad when it connects;
- *                nothing was changed
+ *     DELAYQ_ERR_ARG    the handle or its options.share is closed, or it was
+ *                opened before a fork(), or its name or tls_ files turn out to
+ *                be bad when it connects; nothing was changed
  *
  * With an outbox these do not block: open, offer, ack, nack, extend, bury,
  * cancel, cancel_key, reschedule, tick, take with timeout 0. See >>outbox. */
@@ -1228,17 +1228,17 @@ DELAYQ_CONSTANTS_END
  *
  * Returns     DELAYQ_OK        open and connected
  *             DELAYQ_ERR_ARG   a bad option, a tls_ file that can't be used,
- *                              a system without random bytes, or on a cluster
- *                              a name with keys in two slots. The handle is
- *                              closed
+ *                              an outbox_sync that fails, no random bytes, or
+ *                              on a cluster a name whose keys are in two slots
+ *                              or not in share's slot. The handle is closed
  *             DELAYQ_ERR_WIRE  the handle is open, but its calls will return
  *                              this: see >>keys
  *             any server failure: the handle is open and connects when it is
- *                              used. If no pipe is made (_MEMORY), it is closed
+ *                              used. If it gets no pipe (_MEMORY), it is closed
  * Blocks      for each step of connecting up to connect_timeout_ms or, if that
  *             is not given, up to the shorter of 2 s and io_timeout_ms
- * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script; a broadcast also
- *             XREVRANGE
+ * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script; for options.log
+ *             INFO; with a connect hook HELLO; in a broadcast XREVRANGE
  *
  * delayq_errmsg and delayq_close can be called after every result.
  */
@@ -1263,14 +1263,14 @@ DELAYQ_API void delayq_close(delayq *q);
  *                                  not stored
  *              any server failure
  *
- * If the reply is lost, the offer is sent again under the same id, so that it
- * is stored once. If the item is not there, and may have become due meanwhile
- * (by the server's clock or by this machine's), the second request stores
- * nothing. It can't be known then whether the item was stored and delivered, so
- * the status is DELAYQ_ERR_UNKNOWN. A second copy is stored only if between the
- * requests somebody sets the server's clock forward and back again, or cancels
- * or clears the item, or moves it to an earlier time, or if the first request
- * arrives after the item that the second has stored was delivered.
+ * If the reply is lost, the offer is sent again under the same id if there is
+ * time, so that it is stored once. If the item is not there, and may have
+ * become due meanwhile (by the server's clock or this machine's), the second
+ * request stores nothing. It can't be known then whether the item was stored
+ * and delivered, so the status is DELAYQ_ERR_UNKNOWN. A second copy is stored
+ * only in two cases: between the requests somebody sets the server's clock
+ * forward and back again, cancels or clears the item, or makes it due earlier;
+ * or the first request arrives after the second one's item was delivered.
  */
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
@@ -1290,12 +1290,12 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  *                                 never stored. This call has stored nothing
  *
  * To retry after DELAYQ_ERR_UNKNOWN, pass the same message, unchanged, until
- * its status is another one. The item is stored at most once. If you would
- * rather have it twice than never, offer the message once more after
- * DELAYQ_GONE, which stores a new item.
+ * its status is another one. The item is stored at most once, except in the two
+ * cases under delayq_offer. If you would rather have it twice than never, offer
+ * the message once more after DELAYQ_GONE. That offer stores a new item.
  *
- * message->status is the returned status, except that it stays
- * DELAYQ_ERR_UNKNOWN if a retry after this status fails.
+ * message->status is set to the returned status, with one exception: once it is
+ * DELAYQ_ERR_UNKNOWN, a failed retry does not change it.
  */
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
                                               delayq_message *message);
@@ -1315,8 +1315,8 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
  *              are sent by separate scripts
  *
  * After a failure, offer only those messages again whose own status is a
- * failure. The others would be stored twice. For DELAYQ_ERR_UNKNOWN see
- * delayq_offer_message; with any other failure the message was not stored.
+ * failure, since the others would be stored twice. See delayq_offer_message for
+ * _UNKNOWN. After _PROTOCOL the message may be stored, otherwise it is not.
  */
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count);
@@ -1332,10 +1332,10 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  * A program that also takes should first take, with timeout 0, until
  * DELAYQ_EMPTY, and then tick, right before it sleeps. After such takes a tick
  * also asks the server to report the next push. With options.max_late_ms a tick
- * moves nothing: due items stay in the set.
+ * moves nothing to the ready list. Due items stay in the set until a take.
  *
- * Returns      DELAYQ_OK, or any server failure (no item is lost; the next tick
- *              tries again). With an outbox also DELAYQ_ERR_FULL of an offer
+ * Returns      DELAYQ_OK, or any server failure (a transfer loses no item; the
+ *              next tick tries again). With an outbox also _FULL of an offer
  * Blocks       for connecting and one transfer. It does not wait for the
  *              subscriber, nor for pushes. While nothing is due it only reads
  *              the clock and, at most once a millisecond, its sockets
@@ -1354,19 +1354,20 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *              DELAYQ_EMPTY    none within the timeout
  *              DELAYQ_WOKEN    delayq_wake was called; only if timeout_ms is
  *                              not 0
- *              any server failure. After DELAYQ_ERR_UNKNOWN an item that the
- *              server had handed out is lost; with a lease it comes again
- * Blocks       for timeout_ms and a round trip. A take of 10 s or longer that
- *              gets no item needs a second one if it must leave other waiters.
- *              With timeout 0: a round trip; none while nothing is due and the
- *              subscriber is open (the second empty take in a row opens it)
- * Redis        1 script; 0.2 commands a second while it waits
+ *              any server failure. After _UNKNOWN or _PROTOCOL an item that
+ *              the server had handed out is lost; with a lease it comes again
+ * Blocks       for timeout_ms and a round trip. If a take of 10 s or longer
+ *              gets no item while other handles wait, a second round trip
+ *              reports its end to them. With timeout 0: a round trip; none
+ *              while nothing is due and the subscriber is open (the second
+ *              empty take in a row opens it)
+ * Redis        1 script; 0.2 commands a second while it waits (see poll_ms)
  *
  * Transient faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) don't end a
  * take that waits. It reports them to options.log, and tries again until the
  * timeout. If the last try fails, too, the take returns its fault, or _UNKNOWN
  * if any try lost a reply. All other faults end a take at once. If a take loses
- * an item without a lease, but returns _OK or _EMPTY, only the log reports it.
+ * an item without a lease, but returns no failure, only the log reports it.
  *
  * With options.max_late_ms one script moves at most about 700 small late items
  * to the dead letters. If there are more, a take that waits goes on at once,
@@ -1387,9 +1388,9 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
  * delayq_ack -- confirm that a leased item is done, and remove it.
  *
  * Returns      DELAYQ_OK     removed
- *              DELAYQ_GONE   the lease ended and the item was moved or given to
- *                            another handle, or it was acked before; nothing
- *                            was changed
+ *              DELAYQ_GONE   the lease ended and the item was moved or taken
+ *                            again, or an ack, nack, extend, cancel or the like
+ *                            has ended the ticket; nothing was changed
  *              DELAYQ_ERR_ARG  an item without a lease, or of a broadcast
  *              any server failure; DELAYQ_ERR_UNKNOWN also if a reply was lost
  *              and the item is no longer there
@@ -1414,8 +1415,8 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
  * Returns the status of the take, as delayq_take. `acked` is the status of the
  * ack: DELAYQ_OK, DELAYQ_GONE, DELAYQ_ERR_UNKNOWN (its reply was lost), or the
  * failure that prevented the ack. After DELAYQ_EMPTY and DELAYQ_WOKEN the
- * ack is settled. If the ack isn't settled, *item keeps its ticket, but not its
- * payload: call again.
+ * ack is done. If the ack isn't done, *item keeps its ticket, but not its
+ * payload: call again. If an outbox doesn't accept the ack, there is no take.
  */
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms);
@@ -1426,7 +1427,8 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
  *   delay_ms   >= 0: deliver it after this many ms
  *              DELAYQ_BACKOFF: after backoff_ms, doubled for each further
  *              attempt, up to backoff_max_ms; half of the delay is random
- *              DELAYQ_RELEASE: at once; an attempt not begun doesn't count
+ *              DELAYQ_RELEASE: at once, and the attempt does not count (for
+ *              an item on which the program has not begun to work)
  *
  * Otherwise as delayq_ack. The delivery may be up to a round trip late. A nack
  * ends the ticket: a later nack or ack of the item returns DELAYQ_GONE. If the
@@ -1447,10 +1449,10 @@ DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
 DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item,
                                      const char *why);
 
-/* delayq_cancel -- remove an offered item that is not moved or taken yet.
+/* delayq_cancel -- remove an offered item that was not moved or taken yet.
  * Returns DELAYQ_OK if it will never be delivered, DELAYQ_GONE if it was moved,
- * taken or cancelled before, DELAYQ_ERR_ARG if *ticket is not a ticket, or any
- * server failure, as delayq_ack. O(n) with a mirror. */
+ * taken, rescheduled, replaced or removed before, DELAYQ_ERR_ARG if *ticket is
+ * not a ticket, or any server failure, as delayq_ack. O(n) with a mirror. */
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
 
 /*
@@ -1472,19 +1474,18 @@ DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
  *
  * To refuse a second item with the key until the first one is done, call this
  * after each ack that returned DELAYQ_OK, and set key_ttl_ms longer than the
- * life of any item.
- * The key holds the ticket of the item's offer. An item that is leased, or was
- * rescheduled, nacked or released, has another ticket. Such an item stays as it
- * is, the key is freed, and the status is DELAYQ_GONE.
+ * life of any item. The key holds the ticket of the item's offer. An item that
+ * is leased, or was rescheduled, nacked or released, has another ticket. Such
+ * an item stays as it is, the key is freed, and the status is DELAYQ_GONE.
  *
- * In an outbox the cancel is an op like the offers: it is sent in their order,
- * and done once.
+ * With an outbox the cancel is an op in the ring of the offers. It is sent
+ * after the ops before it, and takes effect once.
  */
 DELAYQ_API delayq_status delayq_cancel_key(delayq *q, const char *key);
 
 /* delayq_reschedule -- make a pending item due delay_ms (>= 0) from now.
- * Replaces *ticket by the new ticket. `replace` no longer finds an item that
- * was rescheduled: if it has a key, offer it again with replace instead.
+ * Sets *ticket to the new ticket. Afterwards delayq_message.replace no longer
+ * finds the item. So if it has a key, offer it again with replace instead.
  * Otherwise as delayq_cancel, but O(log n) even with a mirror. */
 DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
                                            int64_t delay_ms);
@@ -1509,8 +1510,8 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count, const delayq_ticket *after);
 
 /* delayq_count -- count the items of the queue, and the work of this handle.
- * The handle's own counters are set even after a failure. 1 script: it reads no
- * payload; the earliest due time needs up to 50 look-ups, O(log n) each. */
+ * The handle's own counters are set even after a failure. 1 script, which reads
+ * no payload. The earliest due time needs up to 75 look-ups, O(log n) each. */
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
 
 /* delayq_count_due -- for a histogram: counts[i] = the number of pending items
@@ -1527,11 +1528,11 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
  * While a queue is paused, no handle moves its items or takes from it. Pauses,
  * transfers and takes are atomic scripts, so no request gets an item once the
  * server has run the pause. A take ends with DELAYQ_EMPTY at its timeout, and a
- * tick does nothing. Neither polls more often than on an empty queue. Items
+ * tick moves nothing. Neither polls more often than on an empty queue. Items
  * that a handle has fetched before the pause are handed out, since they are
  * taken already. All other calls, such as offers, acks and cancels, work as
  * usual. If a lease ends, its item stays pending. With options.max_late_ms,
- * items that become too late during the pause are given up after the resume. A
+ * items that become too late during the pause become dead letters after it. A
  * resume wakes all handles that wait, on all machines.
  *
  * A pause lasts until somebody resumes the queue, even if the programs end, or
@@ -1554,10 +1555,10 @@ DELAYQ_API delayq_status delayq_pause(delayq *q, int on);
  * programs that are built with DELAYQ_NO_LUA.
  *
  * Other programs load each script when it is needed. Programs without Lua can
- * only call scripts (EVALSHA). While the server lacks one, their calls return
- * DELAYQ_ERR_AGAIN with an explanation, and takes wait within their timeout. An
- * outbox keeps all its ops meanwhile, and sends them once the scripts are
- * loaded.
+ * only call scripts (EVALSHA). While a script is missing on the server, calls
+ * that need it return DELAYQ_ERR_AGAIN with an explanation, and a take waits
+ * for the script until its timeout. An outbox keeps all its ops meanwhile, and
+ * sends them once the scripts are loaded.
  *
  * A server forgets its scripts when it restarts, at SCRIPT FLUSH, and at a
  * failover: from Redis 7 on, replicas don't get them. So call this at each
@@ -1575,15 +1576,14 @@ DELAYQ_API delayq_status delayq_pause(delayq *q, int on);
  */
 DELAYQ_API delayq_status delayq_load_scripts(delayq *q);
 
-/* delayq_clear -- remove all pending, leased and ready items (of a broadcast
- * also the stream), but not the dead letters and the keys of offers. removed:
- * out, the number of removed items; may be NULL. O(1) for the server's main
- * thread. */
+/* delayq_clear -- remove all pending, leased and ready items, and the stream of
+ * a broadcast. The dead letters and the keys of offers stay. removed: out, the
+ * number of removed items; may be NULL. O(1) for the server's main thread. */
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed);
 
 /* delayq_dead_peek -- get up to max dead letters, the oldest first, beginning
  * with number `from` (0 is the oldest). Returns DELAYQ_OK, DELAYQ_EMPTY or any
- * server failure. O(from + max). It gets at most 256 KiB, so more may exist. */
+ * server failure. O(from + max). It stops after 256 KiB, so more may exist. */
 DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                           size_t max, size_t *count,
                                           size_t from);
@@ -1592,7 +1592,7 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
  * as if they had never been handed out. Letters that can't be decoded go to the
  * end of the dead letters. With options.max_late_ms the others become pending
  * items that are due now. `count`: out, the number of redriven letters; may be
- * NULL. At most 256 KiB in a call. */
+ * NULL. A call stops after 256 KiB. In a broadcast: DELAYQ_ERR_ARG. */
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count);
 
@@ -1610,18 +1610,17 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
  *              DELAYQ_WOKEN    delayq_wake was called on one of them
  *              any server failure; transient ones don't end it, as in a take
  * Blocks       for timeout_ms; with timeout 0 for a connect and a round trip of
- *              all queues in parallel. A silent server holds up no other queue
+ *              all queues in parallel. A silent server delays no other queue
  * Redis        for each queue as in delayq_tick
  *
- * While any of the queues has a ready item, delayq_wait returns at once, so
- * take the item before the next delayq_wait. If this take fails, the next
- * delayq_wait waits for 0.1 s.
+ * While a queue has a ready item, delayq_wait returns at once, so take it
+ * before the next call. If the take fails, its queue is ignored for 0.1 s.
  */
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms);
 
-/* delayq_wake -- end at once the take, wait or flush on q or, if none runs, the
- * next one. Any thread or signal handler may call it while q is open. */
+/* delayq_wake -- end at once the take, wait or flush on q, or else the next one
+ * with a timeout. Any thread or signal handler may call it while q is open. */
 DELAYQ_API void delayq_wake(delayq *q);
 
 /*
@@ -1652,10 +1651,10 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
  *
  * Returns the number of stored descriptors. They change at a reconnect, so call
  * this before each poll(). If one is readable, call delayq_tick, or delayq_take
- * with timeout 0. You need not poll for writing, since wait_ms is short while a
- * socket has to be written. On Windows they are SOCKETs whose values fit into
- * an int, for select or WSAPoll; a call that sleeps resets your WSAEventSelect
- * on them.
+ * with timeout 0. You need not poll for writing, since wait_ms is short while
+ * output is pending. On Windows `fds` are SOCKETs whose values fit into an int,
+ * for select or WSAPoll. Don't use WSAEventSelect on them: a call that sleeps
+ * cancels it.
  */
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max);
 
@@ -1675,9 +1674,9 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 /*=============================================================================
  * You can stop reading here. The implementation follows.
  *
- * A call makes ops, such as an ack. A lane sends its ops in order, with one
- * request in flight. Only dq_decide decides about retries, and only dq_sleep
- * sleeps.
+ * An API call makes operations (ops), such as an ack. A lane holds ops, and
+ * sends them in order, with at most one request in flight. dq_decide decides
+ * about all retries, except those of probes. Only dq_sleep sleeps.
  *
  * Contents, from the ground up. Each section uses only the sections above it:
  *
@@ -1724,23 +1723,23 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        ring, calls options.settled (dq_ring_settle)
  *     dq_sleep           sleeps until dq_wait_next's time, or until input comes
  *
- * A take follows the same path from dq_lane_step on, on the lane of q->fetch.
- * dq_fetch_send makes the op of the take, dq_read_fetch keeps the reply, and
- * dq_fetch_hand_out hands out the items in the reply.
+ * The path of a take is the same from dq_lane_step on. Its lane is
+ * q->fetch.lane. dq_fetch_send makes the op of the take, dq_read_fetch keeps
+ * the reply, and dq_fetch_hand_out hands out the items in the reply.
  *
  * The sections that own the state:
  *
- *     conn->cmd, sub, at, host, err, clock_...   Connections
+ *     conn->cmd, at, host, err, clock_...   Connections; sub until its login
  *     conn->known        Lanes sets it and clock_number, Connections clears it
- *     conn->now_us       the local time: dq_check and dq_sleep read the clock,
- *                        and dq_conn_submit and dq_conn_read read it again
- *     conn->tracking, sub_...   Subscriber; dq_conn_close ends the tracking
+ *     conn->now_us       the local time, read when a call begins, by dq_sleep,
+ *                        dq_conn_submit, dq_conn_read, and after slow work
+ *     conn->sub, sub_..., tracking   Subscriber; dq_conn_close ends tracking
  *     q->setup           Lanes; Subscriber requests tracking with this lane
  *     q->next_poll_us, not_before_us, poll_sent, ready, quiet_polls
- *                        Schedule; also Waiters, if the handle has a role
+ *                        Schedule and Waiters; a loss clears not_before_us
  *     q->sub_sent        Subscriber
  *     q->subscribed, list_tracked, waiter, will_wait    Waiters
- *     q->lanes           Lanes
+ *     q->lanes           Lanes; Handles and Waiting add lanes to this list
  *     q->fetch           Taking
  *     q->outbox          Ops, Keep, Handles
  *     q->woken           Waiting; the only field that any thread may set
@@ -1755,7 +1754,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     a resend after a lost reply    dq_decide. For rings it calls
  *                        dq_decide_ring, for other lanes dq_decide_resend,
  *                        which uses the verb's flags. dq_conn_close decides
- *                        which requests may have run (lane->unsure)
+ *                        which requests may have run; see lane->unsure
  *     the next poll      q->next_poll_us, which dq_sched_on_reply sets. Each
  *                        other event has a dq_sched_on_... or, for waiters, a
  *                        dq_waiters_on_.... dq_take_is_due, dq_tick_fetch and
@@ -1781,10 +1780,10 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * MARK: - System
  * >>system   clock, random bytes, sockets, the wake-up pipe, SIGPIPE
  *
- * Owns everything that differs between operating systems; no other section
- * tests for a system. This section first declares the functions that each
- * system supplies, and defines them for Windows and POSIX. A port defines them
- * in its own file. The rest of the section uses these functions.
+ * Owns everything that differs between operating systems. In other sections no
+ * #if depends on the system. This section first declares the functions that
+ * each system supplies, and defines them for Windows and POSIX. A port defines
+ * them in its own file. The rest of the section uses these functions.
  *---------------------------------------------------------------------------*/
 
 #if defined(_WINSOCKAPI_) && !defined(_WINSOCK2API_)
@@ -1862,9 +1861,9 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <openssl/x509v3.h>
 #endif
 
-/* Prevents inlining. If a function with large buffers were inlined, they would
- * be on the stack while its caller calls other functions. 64-bit arithmetic,
- * inlined into each caller, would need much code on a small processor. */
+/* Prevents inlining. The large buffers of an inlined function would stay on the
+ * stack while its caller calls other functions. Inlined 64-bit arithmetic would
+ * need much code on a small processor. */
 #if defined(__GNUC__)
 #define DQ_APART __attribute__((noinline))
 #else
@@ -1872,7 +1871,7 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #endif
 
 /* Names a retry, a recovery or a rare branch. `make marks` checks that the
- * tests reach all of them. */
+ * tests reach each mark. */
 #ifndef DQ_MARK
 #define DQ_MARK(name) ((void)0)
 #endif
@@ -1887,46 +1886,44 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 /* --- the functions that each system supplies --- */
 
 /* DELAYQ_PORT names a file with the port to another system, for example
- * examples/device/lwip.h. This file defines the functions below. It also
- * supplies these parts of POSIX:
+ * examples/device/lwip.h. The port file defines the functions below. It also
+ * supplies these parts of POSIX, with their constants:
  *
  *     struct pollfd, POLLIN, POLLOUT; socklen_t, struct sockaddr, sockaddr_in,
  *     sockaddr_in6; socket, bind, connect, getsockname, getpeername,
  *     getsockopt, setsockopt, send, recv; inet_pton, htons, htonl
  *
- * The file also defines DQ_SPIN_US: dq_sys_sleep usually returns at most this
- * many microseconds late. It defines DQ_REFUSED, the SO_ERROR of a refused
- * connect, if this is not ECONNREFUSED. */
+ * It also defines DQ_SPIN_US, the length in us of the busy-wait that ends each
+ * sleep, since dq_sys_sleep may be late. If the SO_ERROR of a refused connect
+ * is not ECONNREFUSED, the file defines this number as DQ_REFUSED. */
 struct pollfd;
 
-/* Returns the local clock in microseconds. The clock is monotonic, and only the
- * differences between its readings are used. */
+/* Returns a monotonic clock in us. Only differences of its readings matter. */
 static int64_t dq_sys_now(void);
 
-/* Fill `bytes` with random bytes. Ids are made of them, so no other program may
- * get the same bytes. Returns 0 if this fails; delayq_open then fails, too. */
+/* Fill `bytes` with random bytes. Ids contain them, so no two programs may get
+ * the same bytes. Returns 0 if this fails; delayq_open then fails, too. */
 static int dq_sys_random(unsigned char *bytes, size_t len);
 
-/* Returns the text of an errno, which this function may write to `room`. */
+/* Returns the text of an errno. The function may write this text to `room`. */
 static const char *dq_sys_strerror(int code, char room[DQ_TEXT_SIZE]);
 
 /* Make a new socket non-blocking and close-on-exec, and keep it from raising
  * SIGPIPE, as far as the system supports this. */
 static void dq_sys_set_modes(int fd);
 
-/* Close a socket that no redisContext owns. */
+/* Close a socket that no redisContext owns, or an end of the wake-up pipe. */
 static void dq_sys_close(int fd);
 
 /* Sleep until one of up to 60 descriptors is ready for its POLLIN or POLLOUT,
  * or the local clock reaches until_us. If until_us is 0, return at once. A
- * socket whose connect has failed is ready for POLLOUT. Returns above 0 if a
- * descriptor is ready, 0 if until_us is reached, below 0 if the sleep was
- * interrupted. */
+ * socket whose connect has failed is ready for POLLOUT. Returns > 0 if a
+ * descriptor is ready, 0 if until_us is reached, < 0 if it ended early. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us);
 
-/* Write one address of `host`, as text, to `address`: in the list of addresses,
- * IPv4 first, that with the index `number` modulo their count. May block on a
- * name server. Returns 0 if the name has no address. */
+/* Write one of the n addresses of `host` to `address`, as text. Its index in
+ * the list of these addresses, which begins with IPv4, is `number` % n. May
+ * block on a name server. Returns 0 if the name has no address. */
 static int dq_sys_resolve(const char *host, unsigned number, char address[64]);
 
 #ifdef DELAYQ_PORT
@@ -1941,7 +1938,7 @@ typedef SOCKET dq_sys_socket;
 #define DQ_ERRNO WSAGetLastError()
 #define DQ_CONNECTING WSAEWOULDBLOCK
 #define DQ_REFUSED WSAECONNREFUSED
-#define DQ_HIGH_RESOLUTION 2 /* a flag of timers, which old headers lack */
+#define DQ_HIGH_RESOLUTION 2 /* a timer flag that old headers lack */
 #define DQ_SPIN_US 600 /* a timer with this flag may end 500 us late */
 #define dq_sys_end() WSACleanup()
 #ifdef _MSC_VER
@@ -1971,9 +1968,9 @@ static int dq_sys_random(unsigned char *bytes, size_t len) {
                            BCRYPT_USE_SYSTEM_PREFERRED_RNG) == 0;
 }
 
-/* Write the system's message, without the final full stop. If `code` is an
- * errno, it is ECONNREFUSED from dq_sys_is_connected, or hiredis has made it
- * from the last error of Winsock. */
+/* Write the system's message, without the final full stop. A `code` below
+ * WSABASEERR is an errno: ECONNREFUSED from dq_sys_is_connected, or one that
+ * hiredis has made from the last Winsock error. */
 static const char *dq_sys_strerror(int code, char room[DQ_TEXT_SIZE]) {
     DWORD n;
     if (code < WSABASEERR)
@@ -2005,9 +2002,9 @@ static void dq_sys_close(int fd) {
 
 /* Sleep until a socket has an event or a timer expires. The timeouts of select,
  * WSAPoll and Sleep end at an interrupt of the system clock, up to 15.6 ms
- * late. Since Windows 10 version 1803 a waitable timer is more exact. Events
- * from before the sleep are read by select, not by WSAPoll, which does not
- * report a failed connect before version 2004. */
+ * late. Since Windows 10 version 1803 a waitable timer is more exact. For
+ * events from before the sleep, select is used, since WSAPoll does not report a
+ * failed connect before Windows 10 version 2004. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
     HANDLE wakers[2]; /* the event of all sockets, the timer */
     WSANETWORKEVENTS old;
@@ -2160,7 +2157,7 @@ typedef union dq_sys_address {
 #endif
 } dq_sys_address;
 
-/* Load and store an int that another thread or a signal handler may store.
+/* Load and store an int that another thread or a signal handler may change.
  * DQ_FENCE completes all earlier stores before any later store begins. */
 #if defined(__GNUC__)
 #define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
@@ -2178,7 +2175,7 @@ static void (*volatile dq_sys_fence)(void) = dq_sys_nothing;
 /* --- fork, unix sockets and pipes, or their substitutes --- */
 
 /* dq_sys_pid returns a number that differs between a process and its fork.
- * dq_sys_refuse_path returns NULL, or why a unix socket can't have this path.
+ * dq_sys_refuse_path returns NULL, or why no unix socket can have this path.
  *
  * dq_sys_open_pipe opens the non-blocking wake-up pipe. delayq_wake, perhaps in
  * a signal handler, writes to fds[1], and dq_sleep polls fds[0].
@@ -2268,9 +2265,9 @@ static void dq_sys_write_pipe(int fd) {
 
 /* --- SIGPIPE --- */
 
-/* Call dq_sys_block_sigpipe before, and dq_sys_unblock_sigpipe after, any call
- * that may write to a lost connection, so that the program gets no SIGPIPE.
- * `failed` is 1 if that call has failed and so may have raised the signal. */
+/* Call dq_sys_block_sigpipe before, and dq_sys_unblock_sigpipe after, each call
+ * of hiredis or OpenSSL that may write to a lost connection. Then the program
+ * gets no SIGPIPE. `failed` is 1 if the call failed: it may have raised one. */
 #if !defined(DQ_POSIX) || defined(SO_NOSIGPIPE)
 
 /* The system has no SIGPIPE, or dq_sys_set_modes has disabled it. */
@@ -2306,7 +2303,7 @@ static void dq_sys_block_sigpipe(dq_sys_signals *signals) {
 static void dq_sys_unblock_sigpipe(const dq_sys_signals *signals, int failed) {
     int saved = errno;
     if (failed && !signals->pending) {
-#ifdef __OpenBSD__ /* has no sigtimedwait; only this thread gets the signal */
+#ifdef __OpenBSD__ /* no sigtimedwait; sigwait returns at once: it is pending */
         int number;
         if (dq_sys_is_sigpipe_pending()) sigwait(&signals->sigpipe, &number);
 #else
@@ -2324,17 +2321,17 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *signals, int failed) {
 
 /* --- hiredis' contexts --- */
 
-/* Returns the socket of a context. On Windows hiredis stores a SOCKET of 64
- * bits, of which Windows uses only 32, as in all its handles. */
+/* Returns the socket of a context. On Windows hiredis stores a 64-bit SOCKET,
+ * but Windows uses only 32 bits of any handle. */
 static int dq_sys_fd(const redisContext *c) {
     return (int)c->fd;
 }
 
 /* Write as much of the output buffer as the socket accepts. *sent becomes 1 if
- * all of it was written. A context that has already failed writes nothing.
- * Without TLS, send() writes a small request with one system call instead of
- * three. A large request is left to hiredis, which then frees its buffer. All
- * requests are left to libvalkey, which hides the length of its buffer. */
+ * all of it was written. A context that has already failed writes nothing. If
+ * the system has MSG_NOSIGNAL, and there is no TLS, send() writes a small
+ * request with one system call, not three. hiredis writes large ones, and frees
+ * its buffer. libvalkey writes all, since it hides the length of its buffer. */
 static int dq_sys_write(redisContext *c, int tls, int *sent) {
     dq_sys_signals signals;
     int status;
@@ -2356,7 +2353,7 @@ static int dq_sys_write(redisContext *c, int tls, int *sent) {
 #endif
     dq_sys_block_sigpipe(&signals);
     status = redisBufferWrite(c, sent);
-    if (c->err == REDIS_ERR_OOM) *sent = 1; /* failed after the whole write */
+    if (c->err == REDIS_ERR_OOM) *sent = 1; /* hiredis failed after the write */
     dq_sys_unblock_sigpipe(&signals, status != REDIS_OK);
     return status;
 }
@@ -2387,8 +2384,8 @@ static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
 
 /* --- time --- */
 
-/* How long, in microseconds, a call busy-waits for its reply before it sleeps.
- * A virtual machine needs about 100 us to wake two processors. */
+/* A call busy-waits for its reply for at most this many us before it sleeps. A
+ * virtual machine needs about 100 us to wake two processors. */
 #if defined(DQ_POSIX) && defined(_SC_NPROCESSORS_ONLN)
 #define DQ_AWAKE_US 100
 #define dq_sys_processors() sysconf(_SC_NPROCESSORS_ONLN)
@@ -2397,7 +2394,7 @@ static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
 #define dq_sys_processors() 1
 #endif
 
-/* Returns a random number below 65,536, for back-offs. */
+/* Returns a random number below 65,536, for back-offs and other delays. */
 static unsigned dq_sys_random16(void) {
     unsigned char r[2] = {0, 0};
     dq_sys_random(r, 2);
@@ -2414,8 +2411,8 @@ static struct pollfd dq_sys_watch(int fd, int events) {
     return p;
 }
 
-/* Sleep until a descriptor is ready or the local clock reaches until_us. Stay
- * awake for the last DQ_SPIN_US, as dq_sys_sleep may return this much late. */
+/* Sleep until a descriptor is ready, a signal comes, or the local clock reaches
+ * until_us. Busy-wait for the last DQ_SPIN_US, as dq_sys_sleep may be late. */
 static void dq_sys_poll_until(struct pollfd *fds, size_t count,
                               int64_t until_us) {
     assert(count <= 60);
@@ -2480,8 +2477,8 @@ static size_t dq_sys_peer(int fd, dq_sys_address *to) {
 }
 
 /* Returns 1 if a connect has succeeded, 0 if it is in progress, -1 with errno
- * if it has failed. A socket that is connected to itself counts as failed. This
- * can happen if nobody listens on a port of the ephemeral range. */
+ * if it has failed. A socket may have connected to itself, if nobody listens on
+ * a port of the ephemeral range. This counts as a failure. */
 static int dq_sys_is_connected(int fd) {
     dq_sys_socket s = (dq_sys_socket)fd;
     struct pollfd p = dq_sys_watch(fd, POLLOUT);
@@ -2575,7 +2572,7 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
  * MARK: - Elements
  * >>elements   the bytes of an element, an id, a ticket
  *
- * Owns the bytes of elements, ids and tickets. The scripts, section Keep,
+ * Owns the layout of elements, ids and tickets. The scripts, section Keep,
  * dq_write_take (for the ids of leases) and dq_outbox_is_own (for the bytes of
  * the handle) also read or write some bytes of ids.
  *
@@ -2584,11 +2581,11 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
  *
  * k is 16 if delayq wrote the element, 8 if Redisson did. L is the payload's
  * length as the server's unsigned long: 8 bytes, or 4 on 32-bit servers and on
- * Windows. An element fits a format if L is the number of bytes after L. No
- * element fits both sizes of L, or both values of k. However, an element with
- * an old id that begins with 16 or 8 may fit both formats. It is decoded in the
- * format of the handle's wire. That is correct as long as all handles on the
- * queue, and Redisson, use the same wire.
+ * Windows. An element fits a format if L equals the number of bytes that follow
+ * it. No element fits both sizes of L, or both values of k. However, an element
+ * with an old id that begins with 16 or 8 may fit both formats. It is decoded
+ * in the format of the handle's wire. That is correct as long as all handles on
+ * the queue, and Redisson, use the same wire.
  *
  * An id of 16 bytes consists of
  *
@@ -2603,7 +2600,7 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
 
 #define DQ_ELEM_HEADER_MAX 25
 #define DQ_ELEM_PREFIX_MAX 17
-#define DQ_ELEM_OLD 0 /* the kind of old elements; the kind of others is k */
+#define DQ_ELEM_OLD 0 /* kind of the older layout; other kinds are numbers k */
 
 static void dq_elem_put_uint(unsigned char *to, int size, int big,
                              uint64_t value) {
@@ -2640,7 +2637,7 @@ static size_t dq_elem_write_header(const delayq *q, const unsigned char id[16],
 
 /* Returns the kind of an element of n bytes, and sets *start to the offset of
  * its payload. If the element can't be decoded, returns -1 and sets *start to
- * 0. With old_first, an element that fits both formats is an old one. */
+ * 0. If old_first is 1, an element that fits both formats counts as old. */
 static int dq_elem_parse(const unsigned char *e, size_t n, int big,
                          int old_first, size_t *start) {
     int k = n > 0 && (e[0] == 16 || e[0] == 8) ? e[0] : DQ_ELEM_OLD, i;
@@ -2676,10 +2673,10 @@ static int dq_elem_old_id_low(const delayq *q) {
     return (q->handle_id[5] & 7) << 8 | 0x20 | (q->handle_id[6] & 0x1f);
 }
 
-/* Reserve `count` orders and return the first: an estimate, in us, of the
- * server's time when a request sent now arrives after the shortest transit time
- * so far. So it is above the order of each offer that has returned, and below
- * that of each offer that begins later. */
+/* Reserve `count` orders and return the first: the server's time, in us, at
+ * which a request sent now would arrive, if it travelled as fast as the fastest
+ * one so far. So, except for the error of this estimate, it is above the orders
+ * of all offers that have returned, and below those of all later offers. */
 static uint64_t dq_elem_next_order(delayq *q, size_t count) {
     const delayq_conn *conn = q->conn;
     uint64_t order =
@@ -2690,8 +2687,8 @@ static uint64_t dq_elem_next_order(delayq *q, size_t count) {
     return order;
 }
 
-/* Make the id of the next offer. The id is greater, byte by byte, than the last
- * one, since Redis sorts the elements of one millisecond by their bytes. */
+/* Make the id of the next offer. Redis sorts elements with the same due time by
+ * their bytes, so each id is greater, byte by byte, than the last one. */
 static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
     uint64_t order = dq_elem_next_order(q, 1) << dq_elem_order_shift(q);
     if (q->wire->old_first) order |= (uint64_t)dq_elem_old_id_low(q);
@@ -2754,7 +2751,7 @@ static void dq_elem_set_ticket_due(delayq_ticket *t, int64_t due_ms) {
     memcpy(t->text + dq_num_decimal(t->text, due_ms), id, strlen(id) + 1);
 }
 
-/* Returns 1 if a ticket's text is well-formed, 0 if not or without a NUL. */
+/* Returns 1 if a ticket's text is well-formed and ends in a NUL, else 0. */
 static int dq_elem_is_ticket(const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t len;
@@ -2768,7 +2765,7 @@ static int dq_elem_is_ticket(const char *text) {
  *
  * Owns the error texts of handles and connections, and the table that gives
  * each error of a server its status. The text of a connection contains only the
- * cause. The text of a handle also contains the consequence.
+ * cause. That of a handle may add the consequence, or the next step.
  *---------------------------------------------------------------------------*/
 
 /* Internal statuses: nothing has happened, and the request has to be sent
@@ -2821,7 +2818,7 @@ static const char *const dq_err_hints[] = {
     "; start Dragonfly with --default_lua_flags=allow-undeclared-keys"};
 
 /* The meaning of an error reply that begins with `code`, or with "ERR " and
- * `code`. The fields are bytes, to save flash. */
+ * `code`. The other fields are bytes, to save flash. */
 typedef struct dq_err_entry {
     const char *code;
     signed char status;
@@ -2890,9 +2887,9 @@ static const dq_err_entry *dq_err_lookup(const char *text) {
     return e;
 }
 
-/* Turn an error reply into a status and a text. Redis repeats the command's
- * arguments, which may contain a password, and the script's SHA1, which takes
- * room from the advice. The text omits both. */
+/* Turn an error reply into a status and a text. Redis' text may repeat the
+ * command's arguments, which may contain a password, and the script's SHA1,
+ * which would leave less room for the advice. The new text omits both. */
 static delayq_status dq_err_reply(char *err, const char *what,
                                   const redisReply *r) {
     const char *text = dq_err_cause(r->str);
@@ -2947,7 +2944,7 @@ static delayq_status dq_err_lost(char err[256], delayq_status status,
 }
 
 /* Adjust the failure of a call that has lost the reply to an earlier request,
- * which may have run. If `status` is a failure that does not say so, return
+ * which may have run. If `status` means that nothing has happened, return
  * DELAYQ_ERR_UNKNOWN, and name both faults in `err`. Else return `status`. */
 static delayq_status dq_err_after_loss(char err[256], const char *what,
                                        delayq_status status) {
@@ -2965,9 +2962,9 @@ static delayq_status dq_err_after_loss(char err[256], const char *what,
         what, then);
 }
 
-/* Foreign elements. A handle must not write to a queue that contains them. If
- * its wire has no mirror, it must not write to a queue with a mirror either:
- * the items that it takes would stay there, and Redisson would deliver them. */
+/* Foreign elements. A handle that finds them sends no more requests or, with
+ * the old wire, no offers and takes. Without a Redisson wire this also applies
+ * to a mirror, since Redisson would deliver taken items from it again. */
 enum { DQ_FOREIGN_OLD = 1, DQ_FOREIGN_NEW = 2, DQ_FOREIGN_MIRROR = 3 };
 
 /* Set the text that names the foreign elements in q's queue, and the remedy. */
@@ -3192,8 +3189,8 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                       why ? why : "the connection is lost");
 }
 
-/* Returns why a file of the options can't be used. If it can't be opened, the
- * reason comes from errno, since OpenSSL has no text for this. */
+/* Returns why a file named in the options can't be used. If it can't be opened,
+ * errno gives the reason, since OpenSSL has no text for this. */
 static const char *dq_tls_refuse(delayq_conn *conn, const char *option,
                                  const char *file) {
     const char *why = ERR_reason_error_string(ERR_peek_last_error());
@@ -3297,7 +3294,7 @@ static void dq_tls_end(delayq_conn *conn) {
 
 #else
 
-/* Without DELAYQ_TLS no socket uses TLS: dq_url_parse refuses rediss://. */
+/* Without DELAYQ_TLS delayq starts no TLS: dq_url_parse refuses rediss://. */
 #define dq_tls_prepare(conn) ((void)(conn), (const char *)NULL)
 #define dq_tls_begin(conn, s, host) ((void)(host), DELAYQ_ERR_ARG)
 #define dq_tls_step(conn, s, where) ((void)(where), DELAYQ_ERR_ARG)
@@ -3312,32 +3309,32 @@ static void dq_tls_end(delayq_conn *conn) {
  *
  * A script is a list of fragments, each a complete Lua chunk. Most of them
  * define functions, and the last one calls these. The usual offer or take comes
- * first, and doesn't define the functions of other cases. `make lua` writes
+ * first, before the functions that only other cases need. `make lua` writes
  * each script to build/lua/NAME.lua, whose line numbers appear in errors.
  *
  * A script that moves items works in four steps, so that a refused script
  * changes nothing:
- *   1. Read all keys, also those to be written. A wrong type ends the script.
+ *   1. Read the keys, also those to be written. A wrong type ends the script.
  *   2. Try a removal without an effect, of an empty range or of 'delayq', which
  *      is never an element. A missing permission ends the script here. After
  *      this write the server accepts others even if its memory is full.
  *   3. Add.
  *   4. Remove.
- * A script that works in chunks repeats the steps for each chunk (see attempt).
+ * Each chunk repeats the steps (see attempt); drain() does step 2 only once.
  *
  * A script can't measure its run time, because the clock stands still during a
- * script in Redis 7.2 and later. It counts bytes instead, and reads chunks that
- * grow to 64 elements (128 in the usual take), until it has enough elements or
- * DQ_BUDGET bytes. It never compares strings with <, which depends on the
- * server's locale. It converts numbers to text with string.format('%.0f'), as
- * `..` writes only 14 digits. redis.call writes 17 digits of a number.
+ * script in Redis 7.2 and later. So TICK, TAKE, BROADCAST, PEEK and DEAD count
+ * bytes, and read chunks that grow to 64 elements (the usual take: 128), until
+ * they have enough elements or DQ_BUDGET bytes. No script compares strings with
+ * <, which depends on the server's locale. Numbers become text by
+ * string.format, as `..` writes only 14 digits. redis.call writes 17 digits.
  *
- * Some servers run Lua 5.4, in which `/` returns a float: it is no integer in a
- * reply, and may keep only 14 digits in an argument. There %d rejects
- * fractions, tonumber('inf') is nil, and a reply's score may be a number.
+ * Some servers run Lua 5.4, in which `/` returns a float. A float is no integer
+ * in a reply, and may keep only 14 digits in an argument. In Lua 5.4 %d rejects
+ * fractions, and tonumber('inf') is nil. Scores may be numbers.
  *
  * A reply is an array that begins with the server's clock in microseconds.
- * Whole numbers are sent as integers.
+ * Numbers in it are integers, due times in TAKE, BROADCAST and PEEK a text.
  *---------------------------------------------------------------------------*/
 
 #ifndef DELAYQ_NO_LUA
@@ -3366,9 +3363,9 @@ static const char dq_lua_refusal[] =
     "  return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "end\n";
 
-/* split(e, old_first): return the kind of an element and the index of its
- * payload, or nil if it can't be decoded, like dq_elem_parse in C. attempts(e)
- * and with_attempts(e, n) read and set the attempts of elements of kind 16. */
+/* split(e, old_first), like dq_elem_parse in C: return the kind of an element
+ * and the index of its payload, or nil if it can't be decoded. attempts(e) and
+ * with_attempts(e, n) read and set the attempts of elements of kind 16. */
 static const char dq_lua_elements[] =
     "local function payload_start(e, at)\n"
     "  local rest = #e - at + 1\n"
@@ -3405,18 +3402,18 @@ static const char dq_lua_foreign[] =
     "  return why, kind, start\n"
     "end\n";
 
-/* PROBE: look for elements of other wires. It is sent on each new connection,
- * and at an offer if the last check is more than 10 s old.
+/* PROBE: look for elements of other wires. It is sent by each new handle, on
+ * each new connection, and at an offer if the last check is over 10 s old.
  * KEYS     1 zset; 2 mirror, if the wire has one (an ACL may forbid it to other
  *          handles). No keys if these were refused (ACL, a moving slot)
  * ARGV     1 zset, 2 mirror, 3 wire
  * returns  clock
  *          why the queue is refused: foreign() of the first foreign element, 3
  *          for a mirror that the wire does not have, or 0
- *          the number 1, packed as an unsigned long of the server
+ *          the number 1, as the bytes of the server's unsigned long
  * ZSCAN visits about 16 elements, anywhere in the zset, and returns only those
- * whose first byte may be that of a foreign element. So the other elements,
- * which may be large, are not copied, except once by servers before Redis 7.2.
+ * whose first byte may be that of a foreign element. So the others, which may
+ * be large, are not copied, except that Redis before 7.2 copies each once.
  * Elements with a score below 0 are ignored, as Redisson never reads them. */
 static const char dq_lua_probe[] =
     "local zset, mirror, wire = unpack(ARGV)\n"
@@ -3437,9 +3434,9 @@ static const char dq_lua_probe[] =
     "return {clock(), why, struct.pack('L', 1)}\n";
 
 /* find(zset, due, prefix): find the element that has the score `due` and begins
- * with `prefix`. Return it, or nil if it is not there, and the rank that it has
- * or would have. It checks the first element with this score, which is usually
- * the right one, and then bisects the others. */
+ * with `prefix`. Return the element, or nil if it is not there, and the rank
+ * that it has or would have. First check the first element with this score,
+ * which is usually the right one, and then bisect the others. */
 static const char dq_lua_find[] =
     "local function sorts_before(e, prefix)\n"
     "  for i = 1, #prefix do\n"
@@ -3464,8 +3461,8 @@ static const char dq_lua_find[] =
  * the mirror unless it is nil, the elements named by the pairs (due, prefix) in
  * argv[from .. to]. Append 1 (removed) or 0 (not there) to `reply` for each
  * pair. Return `reply` and the number of removed elements (nil instead of 0).
- * For several pairs, read all elements of a millisecond at once, unless they
- * are more than twice as many as the pairs. */
+ * For several pairs, read all elements of one due time with one command, unless
+ * they are more than twice as many as the pairs. */
 static const char dq_lua_remove[] =
     "local function remove(zset, argv, from, to, reply, mirror)\n"
     "  local found, named, n, most = {}, {}, 0, to - from + 1\n"
@@ -3501,7 +3498,7 @@ static const char dq_lua_remove[] =
     "    rank = redis.call('ZCOUNT', zset, '-inf', '(' .. page_due)\n"
     "  elseif most > 2 then rank = nil end\n"
     "  if rank and not mirror and (most > 2 or #found[1] >= 65536) then\n"
-    /* this command is much shorter, also for replicas; an ACL may forbid it */
+    /* replicas get this instead of a long ZREM; an ACL may forbid it */
     "    gone = redis.pcall('ZREMRANGEBYRANK', zset, rank, rank + n - 1)\n"
     "  end\n"
     "  if type(gone) ~= 'number' then\n"
@@ -3535,7 +3532,7 @@ static const char dq_lua_publish[] =
  *          the number of offers skipped because they were stored before
  *          0; for an offer that was sent again its due time, or -1 if it was
  *          not stored because it may have been delivered meanwhile */
-/* The usual offer, optimized for speed: one element, no resend, no mirror. */
+/* The usual offer, made fast: one element; no resend, mirror or outbox. */
 static const char dq_lua_offer_usual[] =
     "local zset, argv, call, form = KEYS[1], ARGV, redis.call, ARGV[3]\n"
     "if (form == 'delay' or form == 'due') and not (argv[6] or KEYS[2]) then\n"
@@ -3669,7 +3666,7 @@ static const char dq_lua_offer_keyed[] =
     "      next_key = next_key + 1\n"
     "      holder = KEYS[next_key]\n"
     "    end\n"
-    /* a resend looks for the element itself: the key may be another offer's */
+    /* a resend searches for the element: another offer may have the key now */
     "    local stands = at.again and redis.call('ZSCORE', zset, e)\n"
     "    if stands then\n"
     "      text = string.format('%.0f', stands)\n"
@@ -3728,10 +3725,12 @@ static const char dq_lua_offer_keyed[] =
  *          mirror of a Redisson wire; 4 dead; 5 the pause
  * ARGV     1 counters; 2 wire: n native, r Redisson, o the old one, b broadcast
  *          3 limit: the number of items to move; 0 leaves due items to takes
- *          4 horizon in ms from now: elements due after it are not read. It is
- *            negative if an item is known to be due
+ *          4 horizon in ms from now: elements due after it are not read. A
+ *            minus sign before it means that an item is probably due; then the
+ *            usual take ignores the horizon
  * returns  clock
- *          us until the next item is due; -1 if none is due within the horizon
+ *          us until the next item is due; -1 if none is due within the horizon,
+ *          or if `foreign` is not 0
  *          1 if the element to acknowledge was there, else 0
  *          an array: ready, moved, dead, foreign, role among the waiters; or 0
  *          if all of these are 0
@@ -3740,12 +3739,12 @@ static const char dq_lua_offer_keyed[] =
  * If the queue is paused, nothing is moved or handed out, and the reply reports
  * nothing ready or due, so no handle polls at once. run.ready and run.other
  * are the lengths of KEYS[2] and KEYS[3]. run.dues collects the due times for
- * finish_run(). The reply's first run.safe elements were removed from the keys.
+ * finish_run(). If a command is refused, the first run.safe elements remain.
  *
  * attempt(run, f, ...): call f(run, ...). If the server refuses a command
  * before anything was done, return the error, which the script then returns.
- * After a later refusal return nil: the reply reports the work that was done,
- * and the next call meets the refusal again.
+ * After a later refusal return nil. Then the reply reports the work that was
+ * done, and the next script returns the refusal.
  * read_due(run, count): read up to count + 1 elements within the horizon, with
  * their scores. Return them, and how many are due by run.due_by, at most count.
  * Set run.soon to the first score that is not yet due, or nil, and run.all to
@@ -3820,8 +3819,8 @@ static const char dq_lua_run[] =
 static const char dq_lua_present[] =
     "local keys = KEYS\n"
     "local present = redis.call('EXISTS', keys[2], keys[3], keys[5])\n";
-/* Get the lengths of the lists, and whether the queue is paused: if so, more
- * keys exist than lists have elements, since an empty list does not exist. */
+/* Get the lengths of the lists, and whether the queue is paused. If so, more
+ * keys exist than non-empty lists, since Redis deletes empty lists. */
 static const char dq_lua_lengths[] =
     "local in_ready = present > 0 and redis.call('LLEN', keys[2]) or 0\n"
     "local in_other = present > 0 and redis.call('LLEN', keys[3]) or 0\n"
@@ -3840,19 +3839,19 @@ static const char dq_lua_chunks[] =
     "    local count = math.min(size, max - got)\n"
     "    local n, bytes, more = chunk(run, count, ...)\n"
     "    got, asked, run.bytes = got + n, asked + count, run.bytes + bytes\n"
-    /* room: how many elements of the size seen so far still fit the budget */
+    /* room: how many elements of the average size still fit the budget */
     "    local room = (" DQ_BUDGET " - run.bytes) * asked / (run.bytes + 1)\n"
     "    size = math.min(64, 8 * size, math.max(1, math.floor(room)))\n"
     "  until not more or got >= max or run.bytes >= " DQ_BUDGET "\n"
     "end\n";
 
-/* drain(run, max, keep, add): remove up to `max` due elements from the zset. An
- * element that can't be decoded becomes a dead letter. keep(run, due, e, kind,
- * start) is called for each other element. keep returns nil, or the reason why
- * the element becomes a dead letter; its second result is true if the element
- * stays in the zset. After each chunk add(run) stores the elements that keep
- * has collected. When drain ends or fails, the elements that have left the zset
- * are also removed from the mirror of a Redisson wire (run.mirror). */
+/* drain(run, max, keep, add): remove up to `max` due elements from the zset,
+ * not counting dead letters. A foreign element ends it. An undecodable element
+ * becomes a dead letter. keep(run, due, e, kind, start) is called for each
+ * other one. keep returns nil, or the reason why e becomes a dead letter; its
+ * second result is true if e stays in the zset. After each chunk add(run)
+ * stores what keep has collected. When drain ends or fails, the elements that
+ * have left the zset are also removed from run.mirror, of a Redisson wire. */
 static const char dq_lua_drain[] =
     "local long = struct.size('L')\n"
     "local function drain_chunk(run, want, keep, add)\n"
@@ -3954,14 +3953,14 @@ static const char dq_lua_move[] =
 /* The mirror of a Redisson fleet is a list in the order of the offers. An
  * element is found there in one of three ways:
  *
- *     head   It is the first one left. If all delays are equal, it always is.
+ *     head   It is the first that is left, as always if all delays are equal.
  *     seek   In a list of over 1,000 elements, search by the time in its id.
  *     walk   Otherwise LREM finds it. (The ids of Java contain no time.)
  *
  * seek(m, e) narrows the range of indices from a to b. The times increase along
  * the list, except that offers of several hosts may overtake each other. The
- * next index is where the line from (a, at_a) to (b, at_b) reaches the time of
- * e. It is at least sqrt(b - a) away from a and b, so that both ends soon move:
+ * next index is at least sqrt(b - a) away from a and b, so that both ends soon
+ * move. It is where the line from (a, at_a) to (b, at_b) reaches the time of e:
  *
  *     at_b                                    *
  *     time  . . . . . . . . . *
@@ -3969,8 +3968,8 @@ static const char dq_lua_move[] =
  *           a                 at              b
  *
  * If two steps in a row have not halved the range, the next index is its
- * middle. A range of at most 25 elements is read. If e is not there, 32 more
- * on each side are read, and then 256.
+ * middle. Once the range has at most 25 elements, they are read. If e is not
+ * there, 32 more on each side are read, and then 256.
  *
  * open_mirror(run) returns an object with four functions:
  *     locate  finds an element; returns false if 100,000 steps are used up
@@ -4117,9 +4116,9 @@ static const char dq_lua_tick[] =
     "run.any_format = run.wire == 'o'\n"
     "return attempt(run, move, tonumber(ARGV[3])) or finish_run(run)\n";
 
-/* A lease adds the element to the zset again, with one attempt more, due at the
- * end of the lease. With DELAYQ_REDISSON_OLD the element is of the old kind,
- * since an old Redisson's transfers stop at any other. It counts no attempts.
+/* A lease adds the element to the zset again, due at the end of the lease, and
+ * with one attempt more. With DELAYQ_REDISSON_OLD it is of the old kind, which
+ * counts no attempts, since an old Redisson's transfers stop at any other kind.
  *
  * give(run, due, e, kind, start): hand out an element, or a raw payload, which
  * has no kind. With a lease, keep the new element in run.held until commit(run)
@@ -4247,7 +4246,7 @@ static const char dq_lua_waiters_leave[] =
     "      claim == 'sleeper'\n"
     "  }\n"
     "end\n"
-    /* limited, since Valkey 9.1.2 may return a huge number instead of 8 */
+    /* limited, since Valkey 9.1.2 may return a number that is far too large */
     "local function subscribers(channel)\n"
     "  return math.min(1000, redis.call('PUBSUB', 'NUMSUB', channel)[2])\n"
     "end\n"
@@ -4349,8 +4348,8 @@ static const char dq_lua_waiters_stay[] =
  *          16 '1' if the handle waits for an item
  *          17 the beginning of the names of the handles' own channels
  *          18 the role that the handle claims: 'new' (its subscriber was just
- *             opened), 'none', 'leader', 'standby', 'check' (a standby that has
- *             found an overdue item), 'sleeper'
+ *             opened), 'none', 'leader', 'standby', 'check' (a standby if an
+ *             item may be overdue), 'sleeper'
  *          19 a number of the handle, < 65536, by which standbys are selected
  * returns  see dq_lua_run. A due time is '-' if unknown, 'r' for a raw payload
  *
@@ -4363,14 +4362,14 @@ static const char dq_lua_waiters_stay[] =
  * item stays removed even if a later command is refused. */
 /* The usual take, from a native queue whose lists are empty, is optimized for
  * speed. In any other case it changes nothing, except for an acknowledgement,
- * and sets `usual` to nil. The general take follows, whose functions are only
- * then defined.
+ * and sets `usual` to nil. In that case the general take, which follows, does
+ * the work. The functions of the general take are defined only then.
  *
- * The first part acknowledges an element, and reads chunks that grow like those
- * of in_chunks(). It also reads the element after each chunk, to learn when the
- * next item is due. The results are:
+ * This script first acknowledges an element, and reads chunks that grow like
+ * those of in_chunks(). It also reads the element after each chunk, to learn
+ * when the next item is due. The results are:
  *     usual      the reply of TAKE
- *     acked      1, or 0 if the element to acknowledge was not there
+ *     acked      1; 0: the element to acknowledge was not there; nil: not tried
  *     taken      the number of elements in the reply
  *     nearest    the score of the next element
  *     lease_end  the end of a lease as a number; `ends` is the same as text
@@ -4454,7 +4453,7 @@ static const char dq_lua_take_usual[] =
     "if usual and taken > 0 then\n"
     "  local write, refused = acked == 1 and redis.pcall or call, false\n"
     "  if ends then\n"
-    /* end here if writes are refused; a successful ack rules this out */
+    /* if writes are refused, end here; a successful ack shows they are not */
     "    if acked ~= 1 then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
     "    local added = leases and write('ZADD', zset, unpack(leases)) or\n"
     "      write('ZADD', zset, ends, usual[6])\n"
@@ -4519,8 +4518,8 @@ static const char dq_lua_take[] =
     "local run = begin_run(in_ready, in_other, stopped)\n"
     "run.retry_turn, run.most = ARGV[6] == 'retry', tonumber(ARGV[7] or 0)\n"
     "run.order, run.id_rest, run.held = tonumber(ARGV[11]), ARGV[12], {}\n"
-    /* an old id has few random bits, so use the server's microsecond, which
-     * differs in each take, or the order's if the clock counts only ms */
+    /* an old id has few random bits, so its order is the server's time in us,
+     * which differs in each take (by the given us if the clock counts ms) */
     "if run.wire == 'o' then\n"
     "  local finer = run.us % 1000 == 0 and run.order or 0\n"
     "  run.order = run.us + finer % 1000\n"
@@ -4576,7 +4575,7 @@ static const char dq_lua_broadcast[] =
     "    local after = ms .. string.format('-%.0f', seq + 1)\n"
     "    return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
     "  end\n"
-    /* seq + 1 is inexact as a double: read from the cursor, drop its entry */
+    /* a double can't hold seq + 1: read the cursor's entry, too, and drop it */
     "  local found = redis.call('XRANGE', stream, cursor, '+', 'COUNT',\n"
     "    count + 1)\n"
     "  if found[1] and found[1][1] == cursor then table.remove(found, 1) end\n"
@@ -4633,8 +4632,8 @@ static const char dq_lua_broadcast[] =
  * returns  clock; for each ticket 0 if its item is not there, 1 if the item was
  *          removed, else its new due time. Refusals: see OFFER_KEYED
  * The handle computes the new due time, so that a resend finds the result of
- * the first sending. The script uses now + delay instead if this is later, or
- * more than 1 s earlier, since then a clock was set or a machine slept. */
+ * the first sending. If the delay is given, the script uses now + delay instead
+ * if this is later, or if it is over 1 s earlier, after a clock was set. */
 static const char dq_lua_tickets[] =
     "local function tickets(KEYS, ARGV)\n"
     "  local argv, zset, second, us, now = ARGV, KEYS[1], KEYS[2], clock()\n"
@@ -4746,8 +4745,8 @@ static const char dq_lua_mixed[] =
  * KEYS     1 zset
  * ARGV     1 how many elements; 2 the due time and 3 the prefix of the last
  *          element seen, or both missing
- * returns  clock; the rank of the first element; the due times in one text (for
- *          any other score, '-' and the nearest due time); the elements */
+ * returns  clock; the rank of the first element; the due times in one text (if
+ *          a score is no due time: '-' and a due time near it); the elements */
 static const char dq_lua_peek[] =
     "local zset, max, reply, dues = KEYS[1], tonumber(ARGV[1]), {}, {}\n"
     "local due, prefix, rank, _ = ARGV[2], ARGV[3], 0, nil\n"
@@ -4781,7 +4780,7 @@ static const char dq_lua_peek[] =
  * ARGV     1 wire; 2 counters (not in KEYS, since an ACL may forbid this key);
  *          then due times
  * returns  clock, pending, overdue, ready, dead; the earliest due time, or -1
- *          if nothing is pending; the six counters; time of the pause, or 0;
+ *          if there is none; the six counters; time of the pause, or 0;
  *          for each of the given due times, the number of items due by then */
 static const char dq_lua_count[] =
     "local zset, wire, ready, us, now = KEYS[1], ARGV[1], 0, clock()\n"
@@ -4818,11 +4817,10 @@ static const char dq_lua_count[] =
 /* PAUSE: 'pause' sets the pause to the current time if it is not set. 'resume'
  * deletes the pause, and notifies all waiting handles, which then poll.
  * KEYS     1 the pause; 2 zset, so that a cluster refuses the script while the
- *          slot moves: a take on the other node would not see the pause
- * ARGV     1 'pause' or 'resume'; 2 channel, to notify leaders; 3 the waiters'
+ *          slot moves, since a take on the other node would not see the pause
+ * ARGV     1 'pause' or 'resume'; 2 the queue's channel; 3 the waiters'
  *          channel: its message is the time in ms within which they poll
- * returns  clock. If an ACL forbids PUBLISH, the handles notice a resume at
- *          their next poll */
+ * returns  clock. If an ACL forbids PUBLISH, the next poll notices a resume */
 static const char dq_lua_pause[] =
     "local us, now = clock()\n"
     "local text = string.format('%.0f', now)\n"
@@ -4855,7 +4853,7 @@ static const char dq_lua_clear[] =
 
 /* DEAD: read, redrive or clear dead letters. A redrive adds payloads to the
  * ready list or, with options.max_late_ms, elements that are due now to the
- * zset. It moves letters that can't be decoded to the end of the dead letters.
+ * zset. It moves letters that it can't redrive to the end of the dead letters.
  * KEYS     1 dead; for a redrive 2 ready or zset
  * ARGV     1 'peek', 'redrive' or 'clear'; 2 how many; 3 index of the first;
  *          4 wire; 5 channel, if a redrive adds to the zset
@@ -4905,7 +4903,7 @@ static const char dq_lua_dead[] =
 
 #endif /* DELAYQ_NO_LUA */
 
-/* Each verb points to its script. Only delayq_load_scripts has a table of all
+/* A verb points to its script. Only delayq_load_scripts has a table of all
  * scripts, so a program links only the Lua of the functions that it calls.
  * `sha` is the SHA1 of the whole text, for EVALSHA. `make lua` writes it, and a
  * test checks it. `name` and `sha` are arrays, because a compiler stores string
@@ -5010,8 +5008,8 @@ enum {
     DQ_AT_DUES = DQ_AT_READY + 1
 };
 
-/* Read the n integers at the start of an array; the first, a clock or a count,
- * is not negative. Returns 0 if none of our scripts sends such a reply. */
+/* Read the first n integers of an array. Returns 0 if the reply has another
+ * form, if one is over 2^53, or if the first (a clock or count) is negative. */
 static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
     size_t i;
     if (r->type != REDIS_REPLY_ARRAY || r->elements < n) return 0;
@@ -5030,7 +5028,7 @@ static void dq_resp_free(redisReply **r) {
     *r = NULL;
 }
 
-#define DQ_RESP_ITEMS_MAX 250000u    /* most elements of any script's reply */
+#define DQ_RESP_ITEMS_MAX 250000u    /* a reply with more elements is refused */
 #define DQ_RESP_BYTES_MAX (1u << 30) /* most bytes of all strings in a reply */
 #define DQ_PAYLOAD_MAX (DQ_RESP_BYTES_MAX - (1 << 20)) /* 1 MB for other text */
 #define DQ_RESP_LINE_MAX 60000 /* most bytes of a line, such as an error */
@@ -5038,9 +5036,9 @@ static void dq_resp_free(redisReply **r) {
 
 /* Check the next n bytes of a reply before hiredis parses them. hiredis
  * allocates an array of any length that the server claims, and walks through
- * all of it to free it. A large length may overflow hiredis' arithmetic. Each
- * time bytes of a line arrive, hiredis searches the line from its beginning.
- * hiredis itself rejects malformed numbers. Returns NULL, or the fault. */
+ * all of it to free it. A large length may overflow its arithmetic. Each time
+ * bytes of a line arrive, hiredis searches the whole line for its end. Only
+ * malformed numbers are left to hiredis. Returns NULL, or the fault. */
 static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
     const char *end = p + n;
     while (p < end) {
@@ -5097,7 +5095,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
 }
 
 #define DQ_RESP_SMALL 1024  /* longest argument except scripts and payloads */
-#define DQ_RESP_SLICE 65536 /* most bytes of a payload in one write */
+#define DQ_RESP_SLICE 65536 /* most bytes of `body` in one dq_conn_write */
 #define DQ_RESP_CALL 80     /* most bytes of EVALSHA, a SHA1 and two numbers */
 
 typedef struct dq_resp_writer {
@@ -5122,7 +5120,7 @@ static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
 }
 
 /* Append bytes to the output buffer of hiredis. If there is no memory for them,
- * the context keeps this fault, and no more bytes are appended. */
+ * the context records this failure, and no more bytes are appended. */
 static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
     if (o->counting)
         o->spilled = 1;
@@ -5135,7 +5133,7 @@ static void dq_resp_flush(dq_resp_writer *o) {
     o->n = 0;
 }
 
-/* If the next `args` arguments need not be written, count them, return 1. */
+/* If the next `args` arguments need not be written, count them and return 1. */
 static int dq_resp_skip(dq_resp_writer *o, size_t args) {
     if (o->counting && o->spilled) o->args += args;
     return o->counting && o->spilled;
@@ -5160,9 +5158,9 @@ static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len,
     o->args++;
 }
 
-/* Write an argument of any length, a small head and then the data. If the
- * argument is large and the last one of a request, the data is not copied, and
- * the socket writes it in slices. */
+/* Write an argument of any length, which consists of a small head and the data.
+ * If the argument is large and the last one of a request, the data is not
+ * copied, and the socket writes it in slices. */
 static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
                              size_t head_len, const void *data, size_t len,
                              int last) {
@@ -5192,8 +5190,7 @@ static void dq_resp_int(dq_resp_writer *o, int64_t value) {
     dq_resp_arg(o, text, dq_num_decimal(text, value), 0);
 }
 
-/* Write the first words of a command that has `count` words. The caller writes
- * the other words. */
+/* Begin a command of `count` words with `words`. The caller writes the rest. */
 static void dq_resp_command(dq_resp_writer *o, size_t count,
                             const char *words) {
     dq_resp_flush(o);
@@ -5253,7 +5250,7 @@ static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q) {
  * 3,999. The field `most` of each verb keeps its requests within this limit. */
 #define DQ_MOST_ARGS 3900
 
-/* Writes the keys and arguments of a script. */
+/* Writes a script's keys and arguments or, with DQ_RAW, whole commands. */
 typedef void dq_resp_args(dq_resp_writer *o, delayq *q,
                           const delayq_lane *lane);
 
@@ -5310,28 +5307,28 @@ static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
  * that wait together with others.
  *
  * A reply contains the time until the next item is due. The handle counts this
- * time from the sending of the request. So the next poll is at worst some
- * microseconds early, and is then repeated once. If the time counted from the
+ * time from the sending of the request. So the next poll is usually in time, or
+ * some microseconds early and then repeated. If the time counted from the
  * reply, the poll would be a round trip late. If a message announces a due time
- * while a take is in flight, the earlier of this time and the reply's counts.
- * Nothing is polled without a connection. When it is open, a poll is sent.
+ * during a take, the handle polls at this time or the reply's, the earlier one.
+ * Without a connection it does not poll. It polls as soon as it is connected.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
 #define DQ_MOVING_US 10000 /* shortest pause while a slot moves */
 #ifndef DQ_ATTEMPTS_US /* tests define these two */
-#define DQ_ATTEMPTS_US DQ_SECOND_US /* at most three connects in this time */
+#define DQ_ATTEMPTS_US DQ_SECOND_US /* a socket begins three attempts at most */
 #define DQ_SLACK_US 300000 /* a standby's delay: from this to twice this time */
 #endif
 #define DQ_PING_US (10 * DQ_SECOND_US)
 #define DQ_YIELD_US DQ_SECOND_US /* longest yield: see dq_lane_yield_us */
 #define DQ_POLL_MS 250   /* time between polls if pushes are not reported */
 #define DQ_QUIET_POLLS 4 /* most doublings of DQ_POLL_MS while no push comes */
-#define DQ_SHORT_NAPS 12 /* after a take, this many ticks reduce wait_ms if
-                            items are ready: the first to 0, the last to 2 s */
+#define DQ_SHORT_NAPS 12 /* while items are ready, the first 12 ticks after a
+                            take limit wait_ms: to 0 at first, to 2 s at last */
 
 enum {
-    DQ_CHANNEL_QUEUE = 1,   /* announces the due time of a new earliest item */
+    DQ_CHANNEL_QUEUE = 1,   /* announces when the next item is due */
     DQ_CHANNEL_WAITERS = 2, /* tells all waiting handles to send a take */
     DQ_CHANNEL_OWN = 4,     /* tells this handle to lead, or to send a take */
     DQ_CHANNELS_OF_WAITERS = DQ_CHANNEL_WAITERS | DQ_CHANNEL_OWN
@@ -5374,9 +5371,9 @@ static int64_t dq_sched_ping_us(const delayq_conn *conn) {
 }
 
 /* Returns the time between two polls, in us, of a handle that gets no messages
- * about due times, or no reports of pushes. If only the reports are missing,
- * the time grows while no push is found, since perhaps nobody pushes, and many
- * hosted servers charge for each command. */
+ * about due times, or no reports of pushes. If only the reports are missing and
+ * options.poll_ms is 0, the time grows while no push is found, since perhaps
+ * nobody pushes, and many hosted servers charge for each command. */
 DQ_APART static int64_t dq_sched_unheard_us(const delayq *q) {
     int64_t most_ms = q->options.max_wait_ms, poll_ms = q->options.poll_ms;
     if (poll_ms == 0)
@@ -5412,7 +5409,7 @@ DQ_APART static int64_t dq_sched_ahead_us(const delayq_conn *conn) {
 
 /* Returns the latest time, in us, that the server's clock can have shown at
  * local_us. Returns at least 1, since a due time of 0 would mean "none". (The
- * estimate is negative if the server's clock was at 1970 after local_us.) */
+ * estimate is negative if the server's clock began at 1970 after local_us.) */
 static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us) {
     int64_t us = local_us + dq_sched_ahead_us(conn);
     return us > 0 ? us : 1;
@@ -5485,14 +5482,14 @@ static void dq_sched_on_sent(delayq *q) {
 }
 
 /* Set the next poll of every handle on the same queue and connection by the
- * reply to a transfer or take.
+ * reply to a transfer or take. In a broadcast, set only that of q.
  *     next_us   the time in us until the next item is due; < 0: there is none
  *     ready     the number of items in the lists
  *     unheard   1: the next push will not be reported
  *     taken     1: the list has changed, perhaps because others have pushed
  *
- * If an item is due within a millisecond, this poll was too early. The next
- * request will reach the server sooner, since both processes are awake now. So
+ * If an item is due within a millisecond, this poll was probably too early. The
+ * next request will reach the server sooner, since both processes are awake. So
  * the time until the next poll counts from the middle of this round trip, not
  * from its start. Otherwise the next poll would be too early, too. */
 static void dq_sched_on_reply(delayq *q, const delayq_exchange *x,
@@ -5529,13 +5526,13 @@ static int64_t dq_sched_message_us(const delayq *q, int64_t due_ms) {
     return due_ms > 0 ? due_ms * 1000 - dq_sched_ahead_us(q->conn) : now;
 }
 
-/* Poll no later than due_ms (0: now), the due time of an item that a message
- * has announced, or that this handle has stored or given a new due time. */
+/* Poll no later than due_ms (0: now). It is a due time that a message has
+ * announced, or that an op of this handle has set. */
 static void dq_sched_on_message(delayq *q, int64_t due_ms) {
     dq_sched_lower(q, dq_sched_message_us(q, due_ms));
 }
 
-/* Record that a call of the handle has pushed `more` items into the ready list.
+/* Record that a call has redriven `more` items, or has cleared the ready list.
  * The server reports this to other connections only, and stops tracking. */
 static void dq_sched_on_own_push(delayq *q, int64_t more) {
     delayq *h;
@@ -5547,7 +5544,8 @@ static void dq_sched_on_own_push(delayq *q, int64_t more) {
     }
 }
 
-/* Poll and track again DQ_POLL_MS after read_us, when tracking was refused. */
+/* After a failed request for tracking: poll DQ_POLL_MS after read_us, and don't
+ * retry before. */
 static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
     delayq *h;
     DQ_MARK(untracked);
@@ -5577,9 +5575,9 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  *               next due time, for which they then wait.
  *     sleeper   All others. They receive only messages on their own channel and
  *               on the waiters' channel, and send a take every max_wait_ms.
- *     none      The handle has just begun to wait, or an ACL forbids the
- *               waiters' key. It acts at once. "New" is the same, before the
- *               first role.
+ *     none      The handle has just begun to wait, waits for less than 10 s,
+ *               or an ACL forbids the waiters' key. It acts at once. "New" is
+ *               the same, before the first role.
  *
  * The consequence of each event, by role:
  *
@@ -5604,10 +5602,11 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  *
  * The roles only save work. A handle acts by the role that it got last. If two
  * handles lead, both act, and the next script gives one a new role. If no
- * handle leads, a standby acts late, and its script tells all to enter. If
- * there is no standby either, the script of a sleeper does this.
+ * handle leads, a standby acts late. Its script makes it the leader or, if it
+ * has got an item, tells all to enter. If there is no standby either, the
+ * script of a sleeper does this.
  *
- * Owns q->waiter and will_wait, and sets next_poll_us of a handle with a role.
+ * Owns q->waiter and will_wait, which other sections only reset to 0.
  *---------------------------------------------------------------------------*/
 
 #define DQ_WAITERS_MS 10000 /* shortest timeout of a take that gets a role */
@@ -5642,8 +5641,8 @@ static int64_t dq_waiters_slack(void) {
     return DQ_SLACK_US + (int64_t)dq_sys_random16() * DQ_SLACK_US / 65536;
 }
 
-/* Returns the latest time of a leader's next poll. This time is earlier if no
- * message would announce an item. */
+/* Returns the time by which a leader must poll. It is earlier if no message
+ * would announce an item. */
 static int64_t dq_waiters_latest(const delayq *q) {
     int heard = q->conn->tracking != DELAYQ_TRACK_OFF &&
                 (q->subscribed & DQ_CHANNEL_QUEUE);
@@ -5667,9 +5666,9 @@ static void dq_waiters_stand_by(delayq *q, int64_t due_us) {
 
 /* --- events, as in the table above --- */
 
-/* Record that a take begins. If `waits` is 1, the handle's back-off is over. If
- * timeout_ms is long enough, the handle can get a role. If it has no role, for
- * example because it has got an item, it sends the take at once. */
+/* Record that a take begins. If `waits` is 1, end the handle's back-off. If
+ * timeout_ms is long enough, the handle can get a role, except in a broadcast.
+ * If it can, but has none (as after an item), it sends the take at once. */
 static void dq_waiters_on_take(delayq *q, int64_t timeout_ms, int waits) {
     if (waits && q->not_before_us) {
         q->not_before_us = 0;
@@ -5709,13 +5708,13 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
     case DELAYQ_WAITER_STANDBY:
         DQ_MARK(becomes_standby);
         w->take_us = sent_us + cap;
-        w->due_us = q->next_poll_us; /* by the reply, or by a message since */
+        w->due_us = q->next_poll_us; /* from the reply, or a later message */
         if (next_us < 0 && w->due_us >= w->take_us) w->due_us = 0;
         dq_waiters_stand_by(q, w->due_us == 0 ? w->take_us : w->due_us);
         break;
     case DELAYQ_WAITER_SLEEPER:
         DQ_MARK(becomes_sleeper);
-        if (before != DELAYQ_WAITER_SLEEPER) /* sleepers poll at random times */
+        if (before != DELAYQ_WAITER_SLEEPER) /* first poll: a random time */
             cap = cap / 65536 * dq_sys_random16();
         q->next_poll_us = sent_us + cap;
         break;
@@ -5746,7 +5745,7 @@ static void dq_waiters_on_message(delayq *q, int64_t due_ms) {
 }
 
 /* Record a subscription or, if `on` is 0, its end. For the queue's channel, act
- * as if an item were due now, since messages before or after may be missed. */
+ * as if an item were due now, since messages before or after it are missed. */
 static void dq_waiters_on_channel(delayq *q, int channel, int on) {
     q->subscribed =
         (unsigned char)((q->subscribed & ~channel) | (on ? channel : 0));
@@ -5764,7 +5763,7 @@ static void dq_waiters_on_push(delayq *q) {
     dq_sched_untrack(q);
     switch (w->role) {
     case DELAYQ_WAITER_SLEEPER: break;
-    case DELAYQ_WAITER_STANDBY: /* the reply to an LLEN in flight is too old */
+    case DELAYQ_WAITER_STANDBY: /* an LLEN in flight may miss this push */
         DQ_MARK(standby_defers_push);
         if (w->push_us <= now) w->push_us = now + dq_waiters_slack();
         break;
@@ -5835,17 +5834,17 @@ static void dq_waiters_on_leave(delayq *q, int refused) {
  * MARK: - Connections
  * >>connections   dialing, login, probe, sentinels, redirections, back-off
  *
- * Owns the sockets of a delayq_conn and their state. Only this section
- * connects, decides when and where to connect, writes, and reads. It passes the
- * messages of the subscriber to section Subscriber. No function here waits.
- * Each function does as much as it can, and is called again when the socket is
- * ready (dq_conn_watch) or at its time limit. conn->err has the cause of a
- * failure.
+ * Owns the sockets of a delayq_conn. Only this section connects, writes and
+ * reads, except for the TLS handshake. It decides when and where to connect
+ * cmd; section Subscriber decides when to open the subscriber, and gets its
+ * messages. No function here waits for a socket. Each function does as much as
+ * it can, and is called again when the socket is ready (dq_conn_watch) or at
+ * its time limit. conn->err contains the cause of a failure.
  *---------------------------------------------------------------------------*/
 
 #define DQ_PROBE_US (10 * DQ_SECOND_US) /* age at which offers repeat a probe */
 #define DQ_NEWS_US (10 * DQ_SECOND_US) /* time between equal events in a log */
-#define DQ_HOPS 5 /* limit of redirections per connect, resends per request */
+#define DQ_HOPS 5 /* most redirections per connect; see dq_decide for resends */
 #define DQ_READ_SIZE 2048               /* most bytes in one read */
 #define DQ_READS (65536 / DQ_READ_SIZE) /* most reads of a socket in a row */
 #define DQ_TRACK_LOSSES 4 /* conn->track_losses at which tracking is given up */
@@ -5853,7 +5852,7 @@ static void dq_waiters_on_leave(delayq *q, int refused) {
 typedef enum dq_conn_purpose {
     DQ_CONN_CMD,
     DQ_CONN_SUB,
-    DQ_CONN_SENTINEL /* conn->cmd leads to a sentinel */
+    DQ_CONN_SENTINEL /* conn->cmd is connected to a sentinel */
 } dq_conn_purpose;
 
 /* Parse the owner's URL. Returns NULL, or the fault. The URL of an open handle
@@ -5979,7 +5978,7 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     dq_conn_free_replies(&s->greeting);
     dq_conn_hang_up(s);
     /* The first attempt is at once. Then the time between the beginnings of two
-     * attempts grows. There are never more than three attempts in a second. */
+     * attempts grows. In a second at most three begin, except at next hosts. */
     s->retry_us = now;
     if (s->failures > 0) DQ_MARK(connecting_backs_off);
     if (s->failures > 0)
@@ -6001,8 +6000,8 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     }
 }
 
-/* Close a logged-in socket that is lost, or whose server refuses to work. If
- * neither this connection nor the one before it has had a useful reply, the
+/* Close a socket that is lost, or whose server refuses to work. If neither this
+ * connection nor the one before it has had a useful reply after its login, the
  * next attempt is postponed. */
 static void dq_conn_lose(delayq_conn *conn, delayq_socket *s,
                          delayq_status why) {
@@ -6161,10 +6160,10 @@ DQ_APART static int dq_conn_read(delayq_conn *conn, delayq_socket *s,
     return n;
 }
 
-/* Write the pending output and read the pending input. The input is read even
- * if this write or an earlier one has failed, because the server may have sent
- * the reason why it ends the connection. A reply that no exchange awaits goes
- * to `hear`. If `hear` is NULL, such a reply is a fault. */
+/* Write the pending output and read the pending input. Without TLS the input is
+ * read even if this write or an earlier one has failed, because the server may
+ * have sent the reason why it ends the connection. A reply that no exchange
+ * awaits goes to `hear`. If `hear` is NULL, such a reply is a fault. */
 static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
                                   void (*hear)(delayq_conn *,
                                                const redisReply *)) {
@@ -6224,7 +6223,7 @@ static delayq_status dq_conn_cant(delayq_conn *conn, delayq_status status,
                       colon, why);
 }
 
-/* Set conn->err for a socket that is not open in time; `then` ends the text. */
+/* Set conn->err for a socket that didn't open in time. `then` ends the text. */
 static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
                                   const char *then) {
     const char *found = s->state == DELAYQ_SOCKET_RESOLVING
@@ -6279,7 +6278,8 @@ static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
     return found > 0 ? 1 : o->resolve ? found : -1;
 }
 
-/* Find the address of conn->at, and begin to connect to it. */
+/* Find the address of conn->at or, for the subscriber, of cmd, and begin to
+ * connect to it. If there is a connect hook, call the hook instead. */
 static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     const delayq_options *o = &conn->owner->options;
     const delayq_address *a = &conn->at;
@@ -6328,9 +6328,9 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     return DELAYQ_EMPTY;
 }
 
-/* The steps of a login, in order; a socket needs some of them. A login succeeds
- * even if the server refuses HELLO (sent in case a connect hook has chosen
- * RESP3), SETNAME or ID, or if a sentinel without a password refuses AUTH. */
+/* The steps of a login, in order. No socket needs all. A login succeeds even if
+ * the server refuses HELLO (sent in case a connect hook has chosen RESP3),
+ * SETNAME or ID, or if a sentinel without a password refuses AUTH. */
 enum {
     DQ_LOGIN_AUTH,
     DQ_LOGIN_SELECT,
@@ -6421,7 +6421,7 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
         if (x->replies[i]->type != REDIS_REPLY_ERROR) continue;
         if (s->purpose == DQ_CONN_SENTINEL && i + 1 < x->wants &&
             x->replies[i + 1]->type != REDIS_REPLY_ERROR)
-            continue; /* the sentinel has no password */
+            continue; /* only AUTH failed: this Sentinel needs no password */
         if (s->login[i] <= DQ_LOGIN_SELECT ||
             dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN)
             return dq_conn_refused(conn, "login", x->replies[i]);
@@ -6431,7 +6431,7 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
 }
 
 /* Continue to connect a socket. Returns OK if the socket is open, EMPTY if it
- * needs more time, else the failure; then the caller closes the socket. */
+ * needs more time, else a failure, on which the caller closes the socket. */
 static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     delayq_status status = DELAYQ_EMPTY;
     if (s->state == DELAYQ_SOCKET_RESOLVING) status = dq_conn_begin(conn, s);
@@ -6599,8 +6599,7 @@ DQ_APART static unsigned dq_conn_choose(delayq_conn *conn,
 }
 
 /* Close cmd after a failed attempt to connect. Returns 1 if the next attempt
- * may begin at once, 0 if it is postponed because no host is left, or because
- * another host would not help. */
+ * may begin at once, 0 if no host is left, or another one would not help. */
 static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
     delayq_socket *s = &conn->cmd;
     int64_t begun_us = s->begun_us;
@@ -6628,8 +6627,8 @@ static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
     return more;
 }
 
-/* Pump cmd, which is open. Returns OK, or EMPTY if cmd had to be closed. After
- * EMPTY the caller must first let the lanes decide about lost requests. */
+/* Pump cmd, which is open. Returns OK, or EMPTY if cmd had to be closed. Then
+ * the lanes must decide about lost requests before cmd is connected again. */
 static delayq_status dq_conn_pump_open(delayq_conn *conn) {
     delayq_socket *s = &conn->cmd;
     delayq_status status = dq_conn_pump(conn, s, NULL);
@@ -6694,22 +6693,22 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
  * ops of a lane in a ring or in an array of the caller.
  *
  * An outbox has two rings, each first in, first out. An op stays in its ring
- * until the server has confirmed it. One ring has offers, cancels of keys, and
- * cancels and reschedules of this handle's own offers. The other has all other
- * ops, such as acks. So a full server, which refuses offers, still gets the
- * acks that make room.
+ * until the server has confirmed it, or until the op is dropped. One ring has
+ * offers, cancels of keys, and cancels and reschedules of this handle's own
+ * offers. The other has all other ops, such as acks. So a server whose memory
+ * is full, and which refuses offers, still gets the acks that free memory.
  *
- * Each op has a number in its ring. The script stores the highest number of an
- * offer in a key of this handle, skips the offers whose number is not higher,
- * and returns how many it has skipped. So a resend stores nothing twice, even
- * if the item has been delivered meanwhile.
+ * Each op has a number in its ring. The scripts of offers and of cancels of
+ * keys store the highest number for a day in a key of this handle, skip the ops
+ * whose number is not higher, and report the skipped ops. So a resend within a
+ * day stores nothing twice, even if the item has been delivered meanwhile.
  *---------------------------------------------------------------------------*/
 
 /* The properties of a verb. */
 enum {
     DQ_IDEMPOTENT = 1, /* two runs of the script have the effect of one */
     DQ_READ_ONLY = 2,  /* the script changes nothing */
-    DQ_OFFERS = 4,     /* the script stores new elements */
+    DQ_OFFERS = 4,     /* the request contains offers */
     DQ_TAKES = 8,      /* the script hands out elements */
     DQ_RETIMES = 16,   /* the op gives an item a new due time */
     DQ_RENAMES = 32,   /* the call returns the item's new ticket */
@@ -6724,22 +6723,22 @@ enum {
  * point. A program links only the scripts of the verbs that it uses. */
 typedef struct dq_verb {
     char name[13]; /* the name in error texts; an array, as in dq_script */
-    char word[11]; /* its name in the script `tickets` */
+    char word[11]; /* its name in an argument of its script, or "" */
     const dq_script *script;
     dq_resp_args *writer; /* NULL: the request only loads the script */
     /* Reads the reply to a request and, if the script can send such a reply,
      * settles the request's ops. NULL: the caller reads the reply. */
     delayq_status (*reader)(delayq *q, delayq_lane *lane);
     size_t most;        /* the most ops in one request; see DQ_MOST_ARGS */
-    size_t counter;     /* the offset of a counter in delayq_counts; 0: none */
+    size_t counter;     /* offset in delayq_counts of its counter; 0: none */
     int flags;          /* DQ_IDEMPOTENT and so on */
     unsigned char key;  /* DQ_KEY_...: the second key of a request; ops whose
                            second keys differ share no request */
     unsigned char code; /* permanent code in kept entries; 0: never kept */
     /* The verb of a request that mixes this op with offers, or NULL. */
     const struct dq_verb *mixed;
-    /* Called for a refused request, which has not run. Returns 1 if it has
-     * changed the form of the request, else 0. NULL: there is one form only. */
+    /* Called for a failed request. Returns 1 if it was refused and now has
+     * another form, else 0. NULL: there is one form only. */
     int (*reform)(delayq *q, delayq_lane *lane);
     /* Called after the lane's only op has failed with lane->status; or NULL. */
     void (*fail)(delayq *q, delayq_lane *lane);
@@ -6769,7 +6768,7 @@ typedef struct dq_op {
     unsigned char id_settled; /* 1: the call has fixed `id`; 2: also due_ms,
                                  which was computed from delay_ms */
     unsigned char id[16];
-    /* A resume sets all fields below again. */
+    /* An open of a kept image sets all fields below again. */
     unsigned char has_id;
     unsigned char stands; /* 1: a resume has fixed planned_ms for good */
     unsigned char resend; /* 1: this message may have been stored before */
@@ -6820,13 +6819,13 @@ typedef struct dq_ring {
     delayq_keep keep;              /* options.outbox_keep, or NULL */
     uint32_t last_crc, popped_crc; /* the CRC of the last entry, and that of the
                                       last settled entry */
-    uint64_t resumed;      /* the last op that was accepted before the open */
+    uint64_t resumed;      /* number of the last op accepted before the open */
     uint64_t synced;       /* ops up to this number may be sent */
     uint64_t told;         /* the number of ops reported to options.settled */
     uint64_t dated;        /* offers up to this number have a due time */
     unsigned dated_on;     /* conn->clock_number when offers were last dated */
-    size_t date_at;        /* the place of the next op to date */
-    int64_t call_us;       /* server time at the call of offer number `dated` */
+    size_t date_at;        /* position of the next op without a due time */
+    int64_t call_us;       /* server time at the last dated offer's call */
     int64_t call_error_us; /* the possible error of call_us */
     char why[256];         /* the error text of lane.status */
 } dq_ring;
@@ -6944,11 +6943,10 @@ static void dq_ring_pop(dq_ring *ring) {
     if (!ring->keep) ring->freed[0].at = ring->head;
 }
 
-/* Give an offer an id and a due time. Its delay counts from the call, by the
- * estimate of the server's clock. The estimates for the calls of one ring never
- * decrease, unless somebody has set the clock. If an offer is dated again, the
- * new due time is not earlier than the former one, because the offers before it
- * may already be stored with their due times. */
+/* Give an offer an id and a due time. Its delay counts from the estimated
+ * server time of the call. In one ring the estimates never decrease, unless a
+ * clock was set or the server has changed. Nor does the due time of an offer
+ * that is dated again, since offers before it may be stored with theirs. */
 static void dq_ring_date(delayq *q, dq_ring *ring, dq_op *op) {
     int64_t us = dq_sched_server_us(q->conn, op->begun_us);
     int64_t least = ring->call_us, error = q->conn->clock_error_us, former;
@@ -6974,19 +6972,19 @@ static void dq_ring_date(delayq *q, dq_ring *ring, dq_op *op) {
     ring->call_us = us;
     op->planned_ms =
         op->due_ms > 0 ? op->due_ms : (us + 999) / 1000 + op->delay_ms;
-    if (op->planned_ms > DQ_MAX_DUE) /* not checked by the call */
+    if (op->planned_ms > DQ_MAX_DUE) /* the call could not check this */
         op->planned_ms = DQ_MAX_DUE;
 }
 
-/* Date the offers without a date, and those dated by another server's clock, in
- * the next 2,000 ops at most. Returns the number of ops that may be sent. */
+/* Among the next 2,000 ops, set the due time of each offer that has none, or
+ * one from an earlier connection. Returns how many ops may be sent. */
 static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
     delayq_lane *lane = &ring->lane;
     int left = 2000;
     if (ring->dated_on != q->conn->clock_number ||
         ring->dated < lane->settled) {
         ring->dated_on = q->conn->clock_number;
-        if (ring->dated > lane->settled) { /* call_us is of another clock */
+        if (ring->dated > lane->settled) { /* call_us is by another clock */
             DQ_MARK(dated_by_another_clock);
             ring->call_us = 0;
         }
@@ -7063,8 +7061,8 @@ static void dq_message_date(delayq *q, delayq_message *m) {
     dq_elem_next_id(q, m->id);
 }
 
-/* Returns the index of the first op in the caller's array from index i on. A
- * message that was refused with DELAYQ_ERR_ARG does not count. */
+/* Returns the first index >= i of the caller's array whose message is an op,
+ * that is, was not refused with DELAYQ_ERR_ARG. */
 static uint64_t dq_lane_op_at(const delayq_lane *lane, uint64_t i) {
     while (lane->messages && i < lane->accepted &&
            lane->messages[i].status == DELAYQ_ERR_ARG)
@@ -7072,8 +7070,7 @@ static uint64_t dq_lane_op_at(const delayq_lane *lane, uint64_t i) {
     return i;
 }
 
-/* Move to the next op; a new cursor moves to the first. Returns the op, or NULL
- * after the last one. */
+/* Move to the next or first op. Returns the op, or NULL after the last one. */
 static dq_op *dq_cursor_next(dq_cursor *c) {
     const delayq_lane *lane = c->lane;
     int first = !c->op;
@@ -7141,9 +7138,10 @@ static int64_t dq_lane_number(const delayq_lane *lane) {
  *
  * Owns the path of an op from its lane to its status. The path has four phases:
  * plan (choose neighbouring ops that can share a request), write, read, settle.
- * dq_lane_step moves a lane through them. Only dq_blocked says why a lane has
- * to wait, only dq_decide decides whether a request is sent again, and only
- * dq_op_settle counts the ops that were done. No function here waits.
+ * dq_lane_step moves a lane through them. Only dq_blocked, with the help of
+ * dq_blocked_request, says why a lane waits. Only dq_decide decides whether a
+ * request is sent again, but new ops repeat probes. dq_op_settle counts the ops
+ * that were done, except an ack that a take has sent. No function here waits.
  *
  * A handle has a setup lane (for the probe of its queue, and for tracking), a
  * fetch lane (for a take or transfer), a lane for each ring of its outbox and,
@@ -7154,14 +7152,14 @@ static int64_t dq_lane_number(const delayq_lane *lane) {
 typedef struct dq_policy {
     size_t bytes;    /* the most bytes of a request, unless one op has more */
     unsigned losses; /* 0: ops fail with their request, after one resend if
-                        that is harmless. Else a failed op stays. It is dropped
-                        after it was sent alone over this many logged-in
-                        connections, which were all lost. */
-    int background;  /* 1: no call waits for the lane, so it yields to other
-                        lanes, and its failures go to the log */
+                        that is harmless. > 0: a failed op stays in its ring.
+                        It is dropped after this many logged-in connections
+                        were lost in a row while it was sent alone. */
+    int background;  /* 1: with an outbox, the lane yields to other lanes, and
+                        its failures go to the log */
 } dq_policy;
 
-#define DQ_RING_LIMIT 1000 /* the most ops in a ring's request */
+#define DQ_RING_LIMIT 1000 /* the most ops in a request */
 static const dq_policy dq_policy_call = {256 * 1024, 0, 0};
 static const dq_policy dq_policy_fetch = {0, 0, 1};
 static const dq_policy dq_policy_ring = {65536, 8, 1}; /* fits socket buffers */
@@ -7187,15 +7185,15 @@ static void dq_lane_note(delayq *q, delayq_status status, const char *text) {
 
 /* Returns the time until which a ring's lane or the fetch lane has to yield:
  *     0          it need not yield
- *     DQ_NEVER   it yields until a reply has come
+ *     DQ_NEVER   it yields until acks are sent, or until a reply has come
  *
- * The fetch yields to unsent acks, because after the end of a lease it would
- * get the item again. The lanes of rings and fetches yield to a suspect, a lane
- * whose request may have caused the loss of sockets, so that this request is
- * sent alone. Otherwise the fetches of handles with an outbox could keep the
- * socket busy for ever, and the cause would stay unknown. If the suspect's
- * handle is not used, or its request is refused, the others yield for a second
- * at most. */
+ * The fetch yields to unsent acks, because it would get an item again if the
+ * item's lease ended before the ack was sent. The lanes of rings and fetches
+ * yield to a suspect, a lane whose request may have caused the loss of sockets,
+ * so that this request is sent alone. Otherwise the fetches of handles with an
+ * outbox could keep the socket busy for ever, and the cause would stay unknown.
+ * If the suspect's handle is not used, or its request is refused, the others
+ * yield for a second at most. */
 static int64_t dq_lane_yield_us(const delayq *q, const delayq_lane *lane) {
     const delayq_lane *s;
     const delayq *h;
@@ -7228,13 +7226,13 @@ typedef enum dq_block {
     DQ_BLOCK_SYNC,    /* the next step has to call outbox_sync first */
     DQ_BLOCK_LANE,    /* it yields to another lane: see dq_lane_yield_us */
     DQ_BLOCK_SOCKET,  /* the connection is not ready for this request */
-    DQ_BLOCK_PROBE,   /* the probe of the queue has no reply so far */
+    DQ_BLOCK_PROBE,   /* the probe of the queue is not done */
     DQ_BLOCK_PAYLOAD  /* a large request before it is still being written */
 } dq_block;
 
-/* Returns the reason why the next request of a lane has to wait. Sets *until to
- * the time at which the wait ends by itself, or to DQ_NEVER if an event has to
- * end it. A request for tracking waits like one of the fetch lane. */
+/* Returns why the connection, the probe or another lane makes a lane's next
+ * request wait. Sets *until to the time at which the wait ends by itself, or to
+ * DQ_NEVER. To plan a request for tracking, callers pass the fetch lane. */
 static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
                                    int64_t *until) {
     const delayq_conn *conn = q->conn;
@@ -7258,15 +7256,15 @@ static const dq_verb *dq_lane_verb(const delayq_lane *lane) {
                       : lane->array_verb;
 }
 
-/* Returns 1 if a lane's offers have to wait for a new probe, since the last one
- * is old. A handle that only offers can't find foreign elements otherwise. */
+/* Returns 1 if a lane's offers wait for a probe, since the last one is old or
+ * was slow. A handle that only offers finds foreign elements only by probes. */
 static int dq_lane_probes(const delayq *q, const delayq_lane *lane) {
     return (dq_lane_verb(lane)->flags & DQ_OFFERS) &&
            q->conn->now_us > q->probe_us;
 }
 
-/* Returns the reason why a lane has to wait. The same condition decides whether
- * the lane acts and how long its handle sleeps. */
+/* Returns the reason why a lane has to wait. The result decides whether
+ * dq_lane_step acts, and when dq_wait_next lets the handle wake up. */
 static dq_block dq_blocked(const delayq *q, const delayq_lane *lane,
                            int64_t *until) {
     dq_block block;
@@ -7314,7 +7312,7 @@ static const dq_verb *dq_lane_join(const delayq *q, const delayq_lane *lane,
     if (own->key && lane->key && own->key != lane->key) return NULL;
     if (op->resend) return NULL; /* a resend is sent alone */
     if (lane->ring && memcmp(op->life, dq_lane_life(lane), 3) != 0) return NULL;
-    if (offers && !lane->ring && /* in a ring, numbers prevent duplicates */
+    if (offers && !lane->ring && /* a ring's numbers suffice against copies */
         ((c->due_ms > 0) != by_due || (op->key && dq_lane_has_key(lane, op))))
         return NULL;
     if (own->script == verb->script && offers == (verb->flags & DQ_OFFERS))
@@ -7439,8 +7437,8 @@ static void dq_probe_policy(const delayq *owner, const redisReply *r) {
     dq_err_log(owner, DELAYQ_OK, text);
 }
 
-/* Set the cursor of a broadcast's handle to the stream's last entry. If the
- * server has refused XREVRANGE, leave the cursor; the first take will fail. */
+/* Set the cursor of a broadcast's handle to the stream's last entry. If
+ * XREVRANGE was refused, leave the cursor; the first tick or take will fail. */
 static void dq_probe_cursor(delayq *q, const redisReply *r) {
     const redisReply *id = NULL;
     if (r->type != REDIS_REPLY_ARRAY) return;
@@ -7466,8 +7464,8 @@ static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     int at = lane->uploads; /* the first reply is that of SCRIPT LOAD */
     if (at > 0 && slot->type == REDIS_REPLY_ERROR)
         return dq_conn_refused(conn, "open", slot);
-    /* Ignore all errors but those about the slot or the node. If an ACL forbids
-     * EXISTS, the first script will fail, too. */
+    /* Ignore all errors except MOVED, CROSSSLOT, and those that end the
+     * connection. An ACL may forbid EXISTS; scripts that need it will fail. */
     slot = x->replies[at++];
     if (slot->type == REDIS_REPLY_ERROR) {
         const dq_err_entry *e = dq_err_lookup(slot->str);
@@ -7500,7 +7498,7 @@ static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
 
 /* Read the replies to q's probe; there are none if its socket was lost. Returns
  * OK if the probe is done or will be sent again, else a failure. If the queue
- * was probed before on this connection, the probe only looks for foreign
+ * and the connection were probed before, the probe only looks for foreign
  * elements, and a refusal is ignored. */
 static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
@@ -7569,7 +7567,7 @@ static void dq_probe_fail(delayq *q, delayq_lane *lane) {
 DQ_VERB(probe, "open", "", probe, dq_write_probe, dq_read_probe, 1, 0,
         DQ_READ_ONLY | DQ_RAW, DQ_KEY_NONE, 0, NULL, NULL, dq_probe_fail);
 
-/* Send a request for a probe or for tracking. The setup lane must be empty. */
+/* Start the verb probe or track in the setup lane, which must be empty. */
 static void dq_lane_setup(delayq *q, const dq_verb *verb) {
     delayq_lane *lane = &q->setup;
     assert(lane->settled == lane->accepted);
@@ -7579,8 +7577,8 @@ static void dq_lane_setup(delayq *q, const dq_verb *verb) {
 }
 
 /* Returns 1 if a handle must send no requests, because its queue has foreign
- * elements. With the old wire, transfers go on, and dq_lane_connect refuses
- * offers and takes. */
+ * elements. With the old wire, only offers and takes are forbidden, and
+ * dq_lane_connect refuses them. */
 static int dq_lane_refuses(const delayq *q) {
     return q->foreign && !q->wire->old_first;
 }
@@ -7596,7 +7594,7 @@ static delayq_status dq_lane_postpone(const delayq *q, char err[256],
 
 /* Continue to connect and to probe q's queue, without waiting. Returns OK if
  * both are done, EMPTY if they need more time, else a failure, with its text in
- * err. Every request except those of the setup lane starts here. */
+ * err. It is called before each request, except those of the setup lane. */
 static delayq_status dq_lane_ensure(delayq *q, char err[256]) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
@@ -7663,9 +7661,9 @@ static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
 }
 
 /* Write a lane's request. If its script must be loaded, EVALSHA follows SCRIPT
- * LOAD at once, so that nobody can flush the scripts between the two. If the
- * socket can't accept the whole script at once, EVALSHA is sent after the reply
- * to SCRIPT LOAD. */
+ * LOAD at once, so that a flush of the scripts between the two is unlikely. If
+ * the socket can't accept the whole script at once, EVALSHA is sent after the
+ * reply to SCRIPT LOAD. */
 DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane) {
     delayq_socket *s = &q->conn->cmd;
     int loads = DQ_HAS_LUA && lane->uploads;
@@ -7720,8 +7718,8 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
         DQ_MARK(server_left);
         conn->redirected = status == DQ_MOVED;
         dq_err_with(conn->err, status, lane->why);
-        /* the later requests in flight get the same reply, or none; they have
-         * not caused it */
+        /* the later requests in flight get the same reply, or none; they must
+         * not be blamed for the loss */
         conn->leaving = leave == DQ_ENDED ? DELAYQ_ERR_AGAIN : status;
         if (conn->cmd.first) DQ_MARK(leaves_later);
         if (!conn->cmd.first || leave == DQ_ENDED)
@@ -7730,7 +7728,7 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
     return status;
 }
 
-/* Read the replies to a lane's request; there are none if its socket was lost.
+/* Read the replies to a lane's request; after a lost socket there may be none.
  * Set the lane's status and error text, and have the verb read the reply. */
 static void dq_lane_read(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
@@ -7742,7 +7740,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     assert(x->state == DELAYQ_EXCHANGE_ANSWERED && !lane->reply);
     if (verb->flags & DQ_RAW) {
         if (!conn->cmd.c || x->number != conn->cmd.number)
-            dq_conn_free_replies(x); /* the replies are another server's */
+            dq_conn_free_replies(x); /* they came on an earlier connection */
         loads = loads && x->got > 0 && r->type != REDIS_REPLY_ERROR;
         lane->status = loads ? DQ_NOSCRIPT : verb->reader(q, lane);
         dq_conn_free_replies(x);
@@ -7770,7 +7768,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     dq_conn_free_replies(x);
     if (status != DQ_NOSCRIPT) lane->uploads = !verb->writer;
     if (status != DELAYQ_ERR_UNKNOWN && status != DELAYQ_ERR_PROTOCOL)
-        lane->unsure = lane->was_unsure; /* this sending has changed nothing */
+        lane->unsure = lane->was_unsure; /* its outcome is known */
     lane->status = status;
     if (status != DELAYQ_OK || !verb->reader) return;
     lane->status = verb->reader(q, lane);
@@ -7785,7 +7783,7 @@ static delayq_status dq_lane_reject(const delayq_lane *lane) {
 
 /* --- settle --- */
 
-/* Count and report an op of a ring that is done or, after failures, dropped. */
+/* Count and report an op of a ring that is done or was dropped. */
 static void dq_ring_settle(delayq *q, dq_ring *ring, const dq_verb *verb,
                            delayq_status status) {
     dq_outbox *b = q->outbox;
@@ -7804,7 +7802,7 @@ static void dq_ring_settle(delayq *q, dq_ring *ring, const dq_verb *verb,
 }
 
 /* Give an op its final status: count the op, report the status to the caller,
- * and pass due_ms to the schedule unless it is 0. */
+ * and, if the status is OK, pass a due_ms above 0 to the schedule. */
 static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
                          delayq_status status, int64_t due_ms) {
     size_t counter = c->op->verb->counter;
@@ -7842,8 +7840,8 @@ static void dq_lane_pop(delayq *q, delayq_lane *lane, size_t n) {
     if (ring && ring->keep) ring->keep->mark(q);
 }
 
-/* Fail the n ops of a call's request with the lane's status. All later ops fail
- * too, unless the status is DELAYQ_ERR_UNKNOWN and cmd is connected again. */
+/* Fail the n ops of a request with the lane's status. All later ops fail, too,
+ * unless the status is DELAYQ_ERR_UNKNOWN and cmd has a socket again. */
 static void dq_lane_fail(delayq *q, delayq_lane *lane, size_t n) {
     delayq_status status = lane->status, rest = status;
     int goes_on = n > 0 && status == DELAYQ_ERR_UNKNOWN && q->conn->cmd.c;
@@ -7872,12 +7870,12 @@ typedef enum dq_verdict {
     DQ_RESEND, /* send the request again at once */
     DQ_PAUSE,  /* send the ops again at lane->retry_us; this is no failure */
     DQ_KEEP,   /* after a failure, send the ops again at lane->retry_us */
-    DQ_DROP,   /* drop the only op of the request, which can't be sent */
+    DQ_DROP,   /* drop the request's only op, which ends every connection */
     DQ_FAIL    /* the ops of the request fail with lane->status */
 } dq_verdict;
 
-/* Returns 1 if a refused request, which has not run, may succeed on another
- * node, with its script loaded, or in another form. */
+/* If a refused request, which has not run, may succeed on another node, with
+ * its script loaded, or in another form: prepare this attempt, and return 1. */
 static int dq_decide_refused(delayq *q, delayq_lane *lane) {
     if (lane->status == DQ_MOVED) return 1; /* cmd connects to that node */
     if (lane->status != DQ_NOSCRIPT)
@@ -7888,8 +7886,8 @@ static int dq_decide_refused(delayq *q, delayq_lane *lane) {
 }
 
 /* Begin a pause, since the server has refused a request while the queue's slot
- * moves to another node. Returns 1. Returns 0, without a pause, if it would
- * leave less than a quarter of a call's time for the next attempt. */
+ * moves to another node, and return 1. Return 0, without a pause, if three
+ * quarters of a call's time limit are over since the first such refusal. */
 static int dq_decide_moving(delayq *q, delayq_lane *lane) {
     int64_t now = q->conn->now_us, pause_us;
     int64_t most_us = dq_sched_patience_us(q->conn, q->call_ms) / 4 * 3;
@@ -7932,7 +7930,7 @@ static int dq_decide_resend(const delayq *q, delayq_lane *lane) {
  * request has half as many ops, until it has only one. If the server closes the
  * socket t us after this op was sent, the next connection has to last for
  * 4 t us (at most 1 s) before the op is sent again. After policy->losses such
- * losses in a row the op is dropped as their cause. */
+ * losses in a row the op is dropped, since it is probably their cause. */
 static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
     int lost = lane->x.number > 0 &&
                (lane->status == DELAYQ_ERR_UNKNOWN ||
@@ -7958,8 +7956,8 @@ static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
     return DQ_KEEP;
 }
 
-/* Decide about a request whose reply is read, or whose socket was lost. No
- * other function decides whether a request is sent again. */
+/* Decide about a request that got a reply, lost its socket, or was not sent.
+ * Except for a probe, only this function decides whether to send it again. */
 static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
     assert(lane->policy && lane->status != DELAYQ_EMPTY);
     if (lane->status == DELAYQ_OK) return DQ_DONE;
@@ -8051,7 +8049,7 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
         }
         block = dq_blocked(q, lane, &until);
         if (block == DQ_BLOCK_PAYLOAD) DQ_MARK(waits_for_payload);
-        /* the lane of a ring does not connect: a tick does */
+        /* a ring's lane does not connect: ticks, takes, flushes do */
         if (block && (lane->ring || block < DQ_BLOCK_SOCKET)) return;
         lane->verb = dq_lane_verb(lane);
         ready = setup ? DELAYQ_OK : dq_lane_connect(q, lane);
@@ -8081,7 +8079,7 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
  * last settled op and the place of the next one. Two marks are written in turn,
  * so that one is always whole. All numbers have the machine's byte order.
  *
- * An op is accepted by the last store to its entry, which writes the CRC. The
+ * An op is accepted once its CRC is stored, after the rest of its entry. The
  * CRC also covers the previous entry. So an old entry, from an earlier lap or,
  * after a power cut, from an earlier life (see below), is never mistaken for a
  * new one. A ring ends before the first entry with a wrong number or CRC.
@@ -8093,8 +8091,8 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
  * Each open of an image begins a life, and draws 3 random bytes. They are in
  * the entries that the life adds, and in the name of the key delayq_sent, which
  * contains the life's highest number. If a power cut has removed the end of the
- * image, or if the image was copied, two lives give one number to different
- * offers. The 3 bytes prevent that the script skips such an offer as a resend.
+ * image, or if the image was copied, two lives may give the same number to two
+ * offers. The 3 bytes keep the script from skipping such an offer as a resend.
  *---------------------------------------------------------------------------*/
 
 #define DQ_KEEP_MAGIC 0x656771796c6e6174u
@@ -8124,10 +8122,10 @@ typedef struct dq_mark {
     uint64_t size;        /* options.outbox_size */
     uint64_t generation;  /* higher in the newer mark than in the older one */
     uint64_t last_order;  /* the order in the last id; the next one is higher */
-    int64_t call_us;      /* call_us of the ring of offers */
+    int64_t call_us;      /* the server's time at the last dated offer's call */
     uint64_t own_settled; /* settled ops of DQ_UNCOUNTED verbs */
     uint32_t name_len, name_crc;
-    unsigned char handle_id[8]; /* the first 5 bytes, which all lives share */
+    unsigned char handle_id[8]; /* the next life keeps the first 5 bytes */
     struct {
         uint64_t size, head; /* bytes */
         uint64_t settled;    /* the number of the last settled op */
@@ -8462,9 +8460,9 @@ static dq_entry *dq_keep_next(delayq *q, dq_ring *ring, size_t at, size_t end) {
     return e;
 }
 
-/* Give a due time to each offer that was accepted before the server's clock was
- * known, if a later offer already has one. The delay of the earlier offer
- * then counts from the later call, and its id is lower than the later id. */
+/* Date each offer that was accepted before the server's clock was known, if the
+ * call of a later offer has computed a due time from a delay. The delay of the
+ * earlier offer counts from that call. Its id is lower than the later id. */
 static void dq_keep_date(delayq *q, const dq_ring *ring) {
     int shift = dq_elem_order_shift(q);
     dq_cursor dated, c;
@@ -8562,7 +8560,7 @@ static const char *dq_keep_resume(delayq *q) {
  *
  * Owns conn->sub, the subscriber, once it is logged in, and reads its messages:
  * those on the channels of the handles, and reports of pushes into N, which the
- * server sends by client tracking. The subscriber only saves time, since a
+ * server sends by client tracking. Nothing depends on the subscriber, since a
  * handle without it polls. Failures of the subscriber are reported to the log.
  *---------------------------------------------------------------------------*/
 
@@ -8606,7 +8604,7 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
     }
 }
 
-/* The functions that earlier sections call through conn->subscriber. A program
+/* The functions that other sections call through conn->subscriber. A program
  * without takes, ticks and waits does not link them. */
 typedef struct dq_subscriber {
     void (*step)(delayq_conn *conn);
@@ -8717,7 +8715,7 @@ static void dq_sub_opened(delayq_conn *conn) {
     conn->sub_pinged_us = s->active_us;
     for (h = conn->handles; h && s->c; h = h->next) dq_sub_follow(h, 0);
     if (!s->c) return;
-    /* sent last: its confirmation, the last one, lets the tracking begin */
+    /* sent last, since tracking may begin when this one is confirmed */
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 2, "SUBSCRIBE " DQ_INVALIDATE);
     if (dq_sub_send(conn, &o) != DELAYQ_OK) dq_sub_fail(conn, DELAYQ_ERR_IO);
@@ -8753,9 +8751,9 @@ static void dq_write_track(dq_resp_writer *o, delayq *q,
 
 #define DQ_TRACK_AGAIN_US (60 * DQ_SECOND_US) /* from a refusal to a retry */
 
-/* Read the replies to tracking. After a refusal, try again in 60 s. Keep any
- * other failure for the next tick or take, as if a take had failed, and try
- * again sooner. */
+/* Read the replies to tracking. After a refusal, try again in 60 s. After an
+ * error that may pass, or a refusal of LLEN, try again sooner, and store it in
+ * q->fetch.failure, so that the next tick or take can return it. */
 static delayq_status dq_read_track(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &lane->x;
@@ -8763,7 +8761,7 @@ static delayq_status dq_read_track(delayq *q, delayq_lane *lane) {
     int i = 0;
     if (x->got == 0) {
         /* If a server or proxy closes four connections in a row at tracking, or
-         * two if nothing else was in flight, this counts as a refusal. */
+         * two if nothing else was in flight, give up until sub is reopened. */
         if (x->status != DELAYQ_OK && x->blame &&
             (conn->track_losses += x->blame) >= DQ_TRACK_LOSSES) {
             DQ_MARK(tracking_ends_connections);
@@ -8794,7 +8792,7 @@ static delayq_status dq_read_track(delayq *q, delayq_lane *lane) {
             DQ_MARK(tracking_refused);
             dq_conn_give_up_track(conn, x->read_us + DQ_TRACK_AGAIN_US,
                                   x->replies[i]->str);
-        } else if (why < DQ_NOSCRIPT) { /* MOVED is left to the next take */
+        } else if (why < DQ_NOSCRIPT) { /* the next take handles MOVED */
             DQ_MARK(tracking_disturbed);
             q->fetch.failure =
                 dq_err_reply(q->fetch.why, "wait", x->replies[i]);
@@ -8905,8 +8903,8 @@ static void dq_sub_open(delayq *q) {
  * >>waiting   the step of a handle, and the sleep
  *
  * dq_step drives the sockets and all lanes of a handle; dq_sleep is the only
- * function that sleeps. A blocking call repeats both until its lane is settled
- * or its time is over.
+ * function that sleeps. A blocking call repeats both until its work is done or
+ * its time is over.
  *---------------------------------------------------------------------------*/
 
 #define DQ_MAX_CONNS 20
@@ -8930,7 +8928,7 @@ static void dq_step(delayq *q) {
     if (q->waiter.push_us > 0) conn->subscriber->track(q); /* checks the time */
 }
 
-/* The events that end a sleep. Due steps of connecting and lanes do so, too. */
+/* The events that end a sleep, besides due steps of sockets and lanes. */
 typedef enum dq_sleep_for {
     DQ_FOR_REPLY, /* a reply */
     DQ_FOR_FLUSH, /* a reply, delayq_wake, or a message to the subscriber */
@@ -8956,7 +8954,7 @@ static int64_t dq_wait_fetch_us(const delayq *q, dq_sleep_for what) {
 }
 
 /* Returns the time at which a sleep of q ends unless a socket is ready earlier.
- * Without a connection this is the time of the next step of connecting.
+ * Without a connection this is the time of the next step of cmd or of a lane.
  * Invariant: if the time has come, the next dq_step or the next action of the
  * caller changes something, so that a loop can't spin. */
 static int64_t dq_wait_next(const delayq *q, dq_sleep_for what) {
@@ -8993,7 +8991,7 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
     return 0;
 }
 
-/* Busy-wait for a reply, for DQ_AWAKE_US, since a near server replies before
+/* Busy-wait up to DQ_AWAKE_US for a reply, since a near server replies before
  * the system could wake this process. Returns 1 if there is input. conn->awake
  * is the score of such waits. A success adds 1, up to 32. A failure subtracts 8
  * or, if the score is below 9, begins a pause of up to 100 waits, since the
@@ -9014,7 +9012,7 @@ static int dq_wait_awake(const delayq *q, struct pollfd *p, size_t n) {
 }
 
 /* Sleep until one of the queues can go on, or until `until`. If delayq_wake was
- * called before, don't sleep, because the pipe may have been emptied since. */
+ * called before, sleep only for a reply, as the pipe may have been emptied. */
 static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
                      dq_sleep_for what) {
     struct pollfd p[3 * DQ_MAX_CONNS];
@@ -9040,7 +9038,7 @@ static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
     }
 }
 
-/* Returns the time limit of a call that begins now, reconnects included. */
+/* Returns the local time at which a call that begins now has to end. */
 static int64_t dq_wait_limit(const delayq *q) {
     return q->conn->now_us + dq_sched_patience_us(q->conn, q->call_ms);
 }
@@ -9188,8 +9186,8 @@ static void dq_wait_ride_out(delayq *q, delayq_status status) {
  * >>taking   transfers and takes
  *
  * Owns q->fetch, the one transfer or take of a handle, with the items of its
- * reply, and interprets the replies. A loop and a blocking call use q->fetch in
- * the same way, except that only a blocking call waits for the reply.
+ * reply, and interprets the replies. All calls use q->fetch in the same way.
+ * Calls that must not wait leave the reply to a later call.
  *---------------------------------------------------------------------------*/
 
 /* --- write --- */
@@ -9216,7 +9214,7 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
 /* Write the keys and arguments of a transfer. A take adds more arguments. */
 static void dq_write_transfer(dq_resp_writer *o, delayq *q,
                               const delayq_lane *lane) {
-    int64_t horizon_ms = q->options.max_wait_ms; /* > 0; minus means overdue */
+    int64_t horizon_ms = q->options.max_wait_ms; /* negated if overdue */
     dq_write_three_keys(o, q);
     dq_resp_key(o, q, DQ_DEAD, "");
     dq_resp_key(o, q, DQ_PAUSED, "");
@@ -9247,9 +9245,9 @@ static void dq_write_take(dq_resp_writer *o, delayq *q,
     }
     dq_resp_int(o, (int64_t)f->order);
     memcpy(id_rest, q->handle_id, 5);
-    /* The script puts the time into the ids of leases, so only the rest of an
-     * id is sent. With the old wire, bit 0x80 makes a lease's id differ from an
-     * offer's of the same microsecond. */
+    /* The script makes a lease's new id from the order and this rest. With the
+     * old wire it uses its own time instead of the order. There bit 0x80 makes
+     * the id differ from an offer's of the same microsecond. */
     if (q->wire->old_first)
         dq_resp_int(o, dq_elem_old_id_low(q) | 0x80);
     else
@@ -9286,7 +9284,7 @@ static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
     int unheard = (takes || q->looked) && !q->wire->stream &&
                   q->conn->tracking == DELAYQ_TRACK_OFF;
     /* The list has changed if items were moved into it, or if one was taken
-     * from it, for which `dues` has 'r' instead of a due time. */
+     * from it. For such an item `dues` has 'r' instead of a due time. */
     int taken = n[DQ_AT_MOVED] > 0 || strchr(dues->str, 'r') != NULL;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
@@ -9299,7 +9297,7 @@ static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
 }
 
 /* Keep the items of a reply for dq_fetch_hand_out. Returns 0 if there are more
- * than requested, or if a broadcast's reply is not a cursor and some pairs. */
+ * than requested, or if the reply in a broadcast has another form. */
 static int dq_fetch_keep(delayq *q, delayq_lane *lane, int64_t us) {
     delayq_fetch *f = &q->fetch;
     redisReply *r = lane->reply;
@@ -9433,7 +9431,7 @@ static const dq_verb *dq_take_verb(const delayq *q) {
 
 /* --- items --- */
 
-/* Returns 1 if there are items that were not handed out. */
+/* Returns 1 if fetched items were not handed out yet. */
 static int dq_fetch_has_items(const delayq *q) {
     return q->fetch.reply != NULL;
 }
@@ -9467,7 +9465,7 @@ static int dq_item_of_element(const delayq *q, delayq_item *item,
     item->data = e + at;
     item->len = r->len - at;
     item->attempt = dq_elem_attempt(e, kind) + (lease_ms == 0);
-    if (raw && q->wire->mirror) item->attempt = 0; /* the list has no count */
+    if (raw && q->wire->mirror) item->attempt = 0; /* the list has no counts */
     return 1;
 }
 
@@ -9605,7 +9603,7 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     status = dq_fetch_hand_out(q, items, max, count);
     if (!waits && status == DELAYQ_OK && !dq_fetch_has_items(q) &&
         f->got >= f->want)
-        dq_fetch_want(q, 2 * f->want); /* all were taken, so fetch more ahead */
+        dq_fetch_want(q, 2 * f->want); /* all were taken, so request more */
     if (status != DELAYQ_EMPTY || !listens) return status;
     dq_sub_open(q);
     dq_sub_track(q);
@@ -9613,8 +9611,8 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
 }
 
 /* If the next poll is due, move the due items. With an outbox, fetch them
- * instead if the program has taken since the last tick. If the poll is not due
- * and `listens` is 1, ask the server to report pushes. */
+ * instead if the caller is delayq_wait, or after a take without a timeout. If
+ * the poll is not due and `listens` is 1, ask the server to report pushes. */
 static void dq_tick_fetch(delayq *q, int listens) {
     delayq_fetch *f = &q->fetch;
     int ahead = q->outbox && f->taken && !q->foreign;
@@ -9662,7 +9660,7 @@ static delayq_status dq_turn(delayq *q, int listens, int waits) {
     return status < DELAYQ_OK ? status : ready;
 }
 
-/* Returns OK, or the failure of a ring that keeps its failed first op. */
+/* Returns OK, or the failure of a ring's last request or outbox_sync. */
 static delayq_status dq_outbox_failure(delayq *q) {
     const delayq_lane *lane;
     for (lane = q->lanes; lane; lane = lane->next)
@@ -9689,8 +9687,8 @@ static delayq_status dq_wait_turn(delayq *q) {
  * >>handles   open and close; the path of an op; ticks, takes, waits
  *
  * Owns the options, the layout of the outbox's memory, and the check of handles
- * at the start of a call. A public function checks its arguments, makes ops,
- * and lets dq_do put the ops into the outbox or send them.
+ * at the start of a call. A call such as an offer or ack checks its arguments,
+ * makes ops, and lets dq_do put the ops into the outbox or send them.
  *---------------------------------------------------------------------------*/
 
 /* --- checks --- */
@@ -9730,7 +9728,7 @@ static int dq_outbox_is_own(const delayq *q, const char *ticket) {
 }
 
 /* Put an op of a call's lane into its ring. If the caller wants the ticket, or
- * the ring is kept, fix the due time now, by the estimated server clock. */
+ * the ring is kept, fix the due time now, if the server's clock is known. */
 static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
                                       const dq_cursor *c, int wants_ticket) {
     dq_op *op = c->op, *added;
@@ -9784,11 +9782,11 @@ static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
 
 /* Do the ops of a call's lane. Without an outbox, run the lane to its end. With
  * an outbox, add the ops to it in order while there is room, and send them if
- * nothing is in flight. A loop's acks are left to its next take or tick, since
- * the other acks and the take would wait for the reply to the first ack. */
+ * nothing is in flight. A loop's acks are left to its next take or tick. If the
+ * first ack were sent at once, the rest would have to wait for its reply. */
 static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
     dq_outbox *b = q->outbox;
-    delayq_status stop = DELAYQ_OK; /* no later op overtakes a refused one */
+    delayq_status stop = DELAYQ_OK; /* < OK: the status of all later ops */
     dq_cursor c;
     if (!b) return dq_wait_run(q, lane);
     dq_cursor_begin(&c, lane, SIZE_MAX);
@@ -9818,8 +9816,7 @@ static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
     if (o->field == 0) o->field = (usual)
 #define DQ_TOO_LONG " is negative or too long"
 
-/* Check the options, fill in the defaults, and set call_ms. Returns NULL, or
- * the fault. */
+/* Check the options, set defaults and call_ms. Returns NULL, or the fault. */
 static const char *dq_check_options(delayq *q) {
     delayq_options *o = &q->options;
     int mirror = q->wire->mirror, stream = q->wire->stream;
@@ -10045,9 +10042,9 @@ DELAYQ_API void delayq_close(delayq *q) {
 /* --- ticks and takes --- */
 
 /* Returns 1 if a tick, or a take with timeout 0, only has to read the clock:
- * nothing is due, the server will report the next item, and the sockets were
- * read less than 1 ms ago. It runs before dq_check, because that function's
- * check of the process id costs more than this function. */
+ * no poll is due, no tracking has to be requested, and the sockets were read
+ * less than 1 ms ago. It runs before dq_check, whose check of the process
+ * id alone costs more than this whole function. */
 static int dq_is_idle(delayq *q) {
     delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
     int64_t now;
@@ -10069,7 +10066,7 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     int64_t now, left, nap;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
-    /* If the program's last take did not wait, the program will now sleep until
+    /* After a take that did not wait, the program will probably sleep until
      * wait_ms is over or a descriptor is readable. So ask for reports of
      * pushes, as a take that waits does. */
     if (!idle) status = dq_turn(q, q->looked, !q->outbox);
@@ -10108,8 +10105,8 @@ static void dq_take_leave(delayq *q) {
     dq_sub_follow(q, 0);
 }
 
-/* Repeat the steps of a take until there is an item, the timeout is over, or
- * delayq_wake was called. A pending ack is sent first, so no wake loses it. */
+/* Repeat the steps of a take until an item, a lasting fault, the timeout or
+ * delayq_wake ends it. A wake ends it only after its ack, if any, was sent. */
 static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
                              size_t *count, int64_t timeout_ms) {
     delayq_fetch *f = &q->fetch;
@@ -10313,7 +10310,7 @@ DELAYQ_API void delayq_wake(delayq *q) {
     if (!q || q->open != DQ_OPEN || !q->conn) return;
     if (q->pid != dq_sys_pid()) return; /* the pipe is the parent's */
     DQ_STORE(&q->woken, 1);
-    /* If the pipe is full, this fails, but the handle wakes all the same. */
+    /* If the pipe is full, the write fails, but the handle wakes up anyway. */
     dq_sys_write_pipe(q->conn->pipe[1]);
     errno = saved;
 }
@@ -10379,10 +10376,10 @@ static void dq_write_given(dq_resp_writer *o, int given, int64_t value) {
         dq_resp_text(o, "");
 }
 
-/* Write the channel, and ARGV[3] of OFFER. In a resend, ARGV[3] is the
+/* Write ARGV[1] to ARGV[3] of OFFER. In a resend, ARGV[3] ends with the
  * earliest time by the server's clock at which the item may have been due, or 0
  * if it may be due by the local clock. The item is not stored again if it may
- * be due by either clock. Both clocks are asked, since the server's may have
+ * be due by either clock. Both clocks are checked, since the server's may have
  * been set back, and the local one may run at another speed. */
 static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
                                 const delayq_lane *lane) {
@@ -10484,9 +10481,9 @@ static void dq_write_keyed(dq_resp_writer *o, delayq *q,
     }
 }
 
-/* Settle a message that was sent again, and may have been delivered before. The
- * call that sent it first returns UNKNOWN. A later call returns GONE, since the
- * outcome can no longer be known. */
+/* Settle a message that was sent again, and may have been delivered before. If
+ * this call sent it both times, the result is UNKNOWN. After an earlier UNKNOWN
+ * it is GONE, since the outcome can't be known any more. */
 static void dq_offer_settle_late(delayq *q, delayq_lane *lane,
                                  const dq_cursor *c) {
     delayq_status status = DELAYQ_GONE;
@@ -10547,7 +10544,7 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
 
 /* Settle an op by its values in the reply to a request of several ops:
  *
- *     an offer   its outcome, its due time, and the ticket that its key holds
+ *     an offer   its outcome, its due time, and its ticket or its key's ticket
  *     a key      its outcome, and two unused values. A skipped cancel
  *                counts as done, since its result was in a lost reply
  *     a ticket   0 if the item is not there, 1 if it was removed, or its new
@@ -10584,7 +10581,7 @@ static void dq_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
  * is cut there, too. */
 static delayq_status dq_read_ops(delayq *q, delayq_lane *lane) {
     const redisReply *r = lane->reply;
-    int of_keys; /* offers or cancels of keys; an outbox numbers these ops */
+    int of_keys; /* 1: offers or cancels of keys; their script skips done ops */
     delayq_status status = DELAYQ_OK;
     int64_t skipped = 0, us;
     size_t width, n, i;
@@ -10626,8 +10623,8 @@ DQ_VERB(keyed, "offer", "", offer_keyed, dq_write_keyed, dq_read_ops, 200,
 
 /* --- the verb of mixed requests --- */
 
-/* Go to the next part of a mixed request of `end` ops: the neighbouring ops of
- * one script, from op number lane->n on. Returns the verb of the part. */
+/* Go to the next part of a mixed request of `end` ops: the consecutive ops with
+ * the same script, from op number lane->n on. Returns the verb of the part. */
 static const dq_verb *dq_lane_next_part(delayq_lane *lane, size_t end) {
     const dq_verb *verb = NULL;
     dq_cursor c;
@@ -10666,7 +10663,7 @@ static void dq_write_mixed(dq_resp_writer *o, delayq *q,
 }
 
 /* Have the verb of each part read the part's reply. If a reply can't be read,
- * the request ends before its part, and the earlier parts are settled. */
+ * the request is cut before this part. Only the earlier parts are settled. */
 static delayq_status dq_read_mixed(delayq *q, delayq_lane *lane) {
     redisReply *whole = lane->reply;
     delayq_status status = DELAYQ_OK;
@@ -10710,8 +10707,7 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
 }
 
 /* Offer messages. `keyed` is the verb of messages with a key. delayq_offer
- * passes NULL, so that a program which calls no other offer function does not
- * link that verb. */
+ * passes NULL, so that delayq_offer does not link that verb. */
 static delayq_status dq_offer_all(delayq *q, delayq_message *messages,
                                   size_t count, const dq_verb *keyed) {
     delayq_status status =
@@ -10803,8 +10799,8 @@ static const char *dq_wrong_item(const delayq_item *item) {
 /* --- the verbs of tickets --- */
 
 /* Write the ops in runs of one verb: the verb, the number of ops, then each
- * ticket's due time and prefix. A bury adds its reason. A new due time is added
- * and, without an outbox, the delay, with which the script checks it. */
+ * ticket's due time and prefix. A bury adds its reason. An op that sets a due
+ * time adds this time and, without an outbox, the delay to check it against. */
 static void dq_write_tickets(dq_resp_writer *o, delayq *q,
                              const delayq_lane *lane) {
     const dq_verb *verb = NULL;
@@ -10862,7 +10858,7 @@ DQ_VERB(cancel_key, "cancel", "", offer_keyed, dq_write_keyed, dq_read_ops, 200,
 
 /* --- ops on a ticket --- */
 
-/* Do one op. Returns its status. Sets the due time of *ticket unless NULL. */
+/* Do one op. Returns its status. If `ticket` isn't NULL, sets its due time. */
 static delayq_status dq_do_op(delayq *q, dq_op *op, delayq_ticket *ticket) {
     delayq_lane lane;
     dq_lane_begin(q, &lane, &dq_policy_call, op->verb, 1);
@@ -10877,7 +10873,7 @@ static delayq_status dq_do_op(delayq *q, dq_op *op, delayq_ticket *ticket) {
 static void dq_release(delayq *q, const char *ticket);
 
 /* Do one op on a ticket that was checked before. For a bury, the reason follows
- * the ticket's NUL. Sets the due time of *renewed unless NULL. */
+ * the ticket's NUL. If `renewed` isn't NULL, sets the due time of *renewed. */
 static delayq_status dq_do_ticket(delayq *q, const dq_verb *verb,
                                   const char *ticket, int64_t delay_ms,
                                   delayq_ticket *renewed) {
@@ -11052,7 +11048,7 @@ DELAYQ_CONSTANTS_END
  * MARK: - Queries
  * >>queries   peek, count, pause, clear, dead letters
  *
- * Owns the bare verbs. Such an op is only a verb, and is never in an outbox.
+ * Owns the verbs of these calls. Their lanes are bare, and use no outbox.
  *---------------------------------------------------------------------------*/
 
 #define DQ_QUERY_VERB(id, name, word, script, write, flags)                   \
@@ -11087,9 +11083,8 @@ static void dq_write_peek(dq_resp_writer *o, delayq *q,
 }
 DQ_QUERY_VERB(peek, "peek", "", peek, dq_write_peek, DQ_READ_ONLY);
 
-/* Read one item of a peek. If an element can't be decoded, or its score is not
- * a due time, its ticket contains its rank. Returns 0 if the item is
- * malformed. */
+/* Read one item of a peek. If an element can't be decoded, or its score is no
+ * due time, its ticket contains its rank. Returns 0 if it is malformed. */
 static int dq_peek_item(const delayq *q, delayq_item *item, const redisReply *r,
                         const char *due, uint64_t rank) {
     const unsigned char *e = (const unsigned char *)r->str;
@@ -11297,7 +11292,7 @@ DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
     return status;
 }
 
-#define DQ_DEAD_MAX 1000000 /* the most dead letters in one request */
+#define DQ_DEAD_MAX 1000000 /* the most letters of a peek or redrive */
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q,
                           const delayq_lane *lane) {
