@@ -35,5 +35,6 @@ int main(int argc, char **argv) {
     if (status != DELAYQ_OK)
         fprintf(stderr, "small_tool: %s\n", delayq_errmsg(&q));
     delayq_close(&q);
-    return status == DELAYQ_OK ? 0 : status == DELAYQ_ERR_UNKNOWN ? 3 : 1;
+    if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL) return 3;
+    return status == DELAYQ_OK ? 0 : 1;
 }

@@ -46,7 +46,7 @@ is() {
         printf '  wanted: %s\n  got:    %s\n' "$2" "$3"
     fi
 }
-# like SENTENCE PATTERN GOT: GOT must match the pattern by grep -x
+# like SENTENCE PATTERN GOT: GOT must match the pattern, as with grep -x
 like() {
     if printf '%s\n' "$3" | grep -q -x -e "$2"; then ok; else
         bad "$1"
@@ -833,7 +833,7 @@ t offer q 0 x <&- >&- 2>&-
 is "an offer with all three closed ends with 0" 0 $?
 is "since it was stored" x "$(t take q)"
 t offer q 1h x >/dev/full 2>"$dir/err"
-is "so does one to a full disk" "0 1 0 0 " "$? $(left q)"
+is "an offer whose ticket goes to a full disk ends with 0" "0 1 0 0 " "$? $(left q)"
 like "which says so" 'delayq: .*stored.*its ticket is .*' \
     "$(tail -1 "$dir/err")"
 ends "and what the ticket is" 0 cancel q \
@@ -958,7 +958,7 @@ behind take q -n 4 -j 4 -x 'read -r n; touch "$out.$n"
 wait $child
 is "-j 4 runs four at once" "0 0 0 0 " "$? $(left q)"
 
-# --- several queues, and what a command may say ---
+# --- several queues, and what a command may report ---
 
 t offer two 0 second -q
 t offer one 0 first -q
@@ -1008,6 +1008,11 @@ is "descriptor 3: bury, and the attempt was not counted" "buried 1" \
 t offer q 0 x -q
 ends "and say why" 7 take q -x 'echo bury in a hurry >&3'
 is "in a text" "in a hurry" "$(t dead q --json --from 1 | json why)"
+t clear q --dead --yes -q
+t offer q 0 x -q
+ends "of many words" 7 take q -x 'printf "bury %0300d\n" 0 >&3'
+is "whose first 200 bytes are kept" 200 \
+    "$(t dead q --json | json why | tr -d '\n' | wc -c)"
 t clear q --dead --yes -q
 t offer q 0 x -q
 ends "what isn't understood" 0 take q -x 'echo hello >&3'

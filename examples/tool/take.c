@@ -178,7 +178,7 @@ static void show_lateness(void) {
     for (k = 0; k < handle_count; k++) {
         delayq_counts counts;
         memset(&counts, 0, sizeof counts);
-        /* if this fails, the counts are those of the handle alone */
+        /* a failure does not matter: the handle's own counts are set anyway */
         delayq_count(&handles[k], &counts);
         taken += counts.taken;
         for (i = 0; i < 24; i++) {
@@ -233,8 +233,8 @@ static int take_and_print(void) {
  * Each command has a session of its own. So Ctrl-C reaches only this program,
  * which takes no more items and waits for the commands. Also, no command can
  * wait for input from the terminal for ever, with its lease extended all the
- * time. A second Ctrl-C and --timeout end all processes of a session, even
- * those in another process group (`timeout` makes one). Only then is the item
+ * time. A second Ctrl-C, or --timeout, ends all processes of a session, even
+ * those in another process group (timeout(1) makes one). Only then is the item
  * put back or nacked, since otherwise two commands could work on it at once.
  *---------------------------------------------------------------------------*/
 
@@ -246,7 +246,7 @@ static int take_and_print(void) {
 typedef enum job_state {
     IDLE,
     RUNNING,
-    LINGERING, /* stopped, and processes of its session still run */
+    LINGERING, /* its command has ended, other processes still run */
     ENDED      /* its item must be acked, nacked or buried */
 } job_state;
 
@@ -266,7 +266,7 @@ typedef struct job {
     int64_t renew_ms, timeout_ms, kill_ms, retry_ms, give_up_ms;
     const char *result;
     int64_t delay_ms; /* delay of a nack */
-    char why[128];    /* text of a bury, or "" */
+    char why[256];    /* text of a bury, or "" */
 } job;
 
 static job jobs[MAX_JOBS];
@@ -434,7 +434,7 @@ static int judge_job(job *j) {
     int number = code > 128 ? code - 128 : code < 0 ? WTERMSIG(j->status) : 0;
     int by_stop = number == SIGTERM || number == SIGINT || number == SIGHUP;
     int64_t delay_ms, due_ms;
-    char said[128];
+    char said[4096];
     j->delay_ms = DELAYQ_BACKOFF;
     read_said(j, said, sizeof said);
     if (by_stop && !j->stopping && !stops && !j->doubted) {
@@ -452,14 +452,14 @@ static int judge_job(job *j) {
         j->delay_ms = delay_ms > 0 ? delay_ms : 0;
     } else if (strcmp(said, "bury") == 0 || strncmp(said, "bury ", 5) == 0) {
         j->result = "buried";
-        snprintf(j->why, sizeof j->why, "%s", said[4] ? said + 5 : "");
+        snprintf(j->why, sizeof j->why, "%.255s", said[4] ? said + 5 : "");
     } else if (strcmp(said, "release") == 0 || (j->released && code != 0)) {
         j->result = "put back";
         j->delay_ms = DELAYQ_RELEASE;
     } else {
         if (*said)
             complain("%s: descriptor 3: this is not retry DELAY, bury [WHY] or "
-                     "release: %s",
+                     "release: %.200s",
                      j->item.ticket.text, said);
         if (code == 0) j->result = "acked";
         if (code >= 0 && code == set.bury_on) {
@@ -625,7 +625,7 @@ static int take_job(int64_t idle_ms, int64_t next_ms, int *code) {
     }
     if (status == DELAYQ_WOKEN) return 1;
     if (patience() < 0 || clock_ms() < idle_ms + patience()) {
-        /* wait on after a round without an item, or after a passing fault */
+        /* wait on if there was no item, or after a transient fault */
         if (status == DELAYQ_EMPTY || passing(status)) return 1;
     }
     if (status == DELAYQ_EMPTY) return 0;
