@@ -239,8 +239,9 @@ static void promote(void *unused) {
     }
 }
 
-/* Run three takes. They wait alone, with a dead handle in the set; as the
- * leader, between a dead handle and the next one; as one of many sleepers. */
+/* Run three takes. In the first, q waits alone, with a dead handle in the set.
+ * In the second, q leads, between a dead handle and the next one. In the third,
+ * q is one of many sleepers. */
 static void wait_among_others(void) {
     enum { OTHERS = 17 };
     redisContext *others[OTHERS];
@@ -372,7 +373,8 @@ static void check_log(void) {
     freeReplyObject(r);
 }
 
-/* Run a role without right number `but`. Returns NULL, or the failure. */
+/* Run a role without right number `but`, or with all rights if there is no such
+ * right. Returns NULL, or the failure. */
 static const char *works(const struct rights *r, int but, delayq_wire wire,
                          void (*role)(void), int64_t lease_ms) {
     delayq_options o = options_for(&main_server, "jobs");

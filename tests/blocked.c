@@ -277,7 +277,8 @@ TEST(a_take_looks_although_a_transfer_is_in_flight) {
     }
 }
 
-/* The take must send the ack, since the transfer in flight does not have it. */
+/* The take must send the ack, since the request in flight is a transfer, which
+ * does not contain the ack. */
 TEST(an_ack_goes_with_the_take_behind_a_transfer_in_flight) {
     delayq_options o = options_for(&main_server, "jobs");
     o.lease_ms = 60000;

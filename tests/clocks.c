@@ -410,8 +410,9 @@ TEST(a_take_that_begins_with_an_open_subscriber_is_notified_of_a_push) {
     delayq_close(&q);
 }
 
-/* The clock of a machine without a battery starts in 1970. An offer that an
- * outbox accepted before that moment is due at once, not at a negative time. */
+/* The server's machine has no battery, so its clock starts in 1970. An offer
+ * that an outbox accepted before this start is due at once, not at a negative
+ * time. */
 TEST(an_outbox_that_is_older_than_its_servers_clock_offers_all_the_same) {
     static unsigned char memory[16384];
     redisContext *c = start_faked();

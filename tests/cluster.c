@@ -3,7 +3,7 @@
  * cover redirections, a slot that moves while it is used, and a master that
  * dies.
  */
-#define ATTEMPTS_US 1000000 /* as in programs; most tests have 1 us */
+#define ATTEMPTS_US 1000000 /* as in a program; most tests set 1 us */
 #include "outbox.h"
 #include "test.h"
 #include <signal.h>
@@ -466,7 +466,7 @@ TEST(a_slot_that_does_not_arrive_ends_calls_in_time) {
     CHECK_STATUS(&q, delayq_pause(&q, 1), DELAYQ_ERR_AGAIN);
     CHECK_STATUS(&q, delayq_ack_take(&q, &item, 50), DELAYQ_ERR_AGAIN);
     CHECK_STATUS(&q, item.acked, DELAYQ_ERR_AGAIN); /* can be acked later */
-    EACH_WIRE(wire, 0, 2) { /* the probe's keys are on the other node */
+    EACH_WIRE(wire, 0, 2) { /* open works though the keys have moved */
         o.wire = wire;
         OK(&late, delayq_open(&late, &o));
         delayq_close(&late);
@@ -722,7 +722,7 @@ static void wait_for_ever(void *node) {
     }
 }
 
-/* The set of the waiters and their channels are in the queue's slot. */
+/* On a cluster, too, the waiters' messages reach all of them. */
 TEST(on_a_cluster_waiters_replace_a_leader_that_hangs) {
     delayq p;
     char url[64];
@@ -781,7 +781,7 @@ LONG_TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     r = run(admin[owner], "WAIT 1 20000");
     CHECK_INT(r->integer, 1);
     freeReplyObject(r);
-    /* set only now, since a node may not answer for a second while it starts */
+    /* not set earlier, since a node that starts may be silent for a second */
     for (i = 0; i < NODES; i++)
         expect_ok(run(admin[i], "CONFIG SET cluster-node-timeout 1000"));
     redisFree(admin[owner]);
@@ -792,7 +792,7 @@ LONG_TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
         OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
         if (i == 0)
             report_row("master of a cluster killed (node timeout 1 s)",
-                       "`ERR_IO`, `ERR_AGAIN`; a waiting take waits",
+                       "`ERR_IO`, `ERR_AGAIN`; a waiting take goes on",
                        "those on the replica", now_us() - killed);
         OK(&q, delayq_ack(&q, &item));
     }

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Checks of the documentation, which is all *.md of the tree. Every example must
 # compile. Every link must lead to a file and a heading. Every name, target and
-# file must exist. Only one version of a product in the benches may occur. The
-# README is short, and its first program is examples/hello.c. Web links are
-# checked only for their form. Ends in "N passed, N failed, N skipped".
+# file must exist. If a product is in the benches, the documents may name only
+# the version that the benches use. The README is short, and its first program
+# is examples/hello.c. Web links are checked only for their form. Ends in "N
+# passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 cc=${CC:-cc}

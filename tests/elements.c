@@ -10,7 +10,7 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
 #define MANY 240
-#define OLD 0 /* the old format's kind; other kinds: 8 or 16, the id's length */
+#define OLD 0 /* kind of the old format; other kinds are id lengths: 8, 16 */
 
 typedef struct made {
     unsigned char e[160];

@@ -198,7 +198,7 @@ TEST(a_server_that_is_gone_is_reported_and_found_again_by_itself) {
     since = now_us();
     UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
     report_row("server killed and started again",
-               "`ERR_IO`; a waiting take waits", "those that it had saved",
+               "`ERR_IO`; a waiting take goes on", "those that it had saved",
                now_us() - since);
     elapse(main_connection(), 1);
     take_is(&q, "x");
@@ -229,7 +229,7 @@ static void restart(void *argument) {
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "after", 100);
     delayq_close(&q);
-    UNTIL(*has_taken); /* the server would end with this process */
+    UNTIL(*has_taken); /* the end of this process also ends the server */
 }
 
 TEST(a_take_that_waits_forever_survives_a_restart) {
@@ -807,7 +807,7 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     delayq_close(&q);
     if (main_server.major < 6) return;
-    /* With a Redisson wire, but no RPUSH, the item that is not taken stays. */
+    /* With a Redisson wire and no right to RPUSH, the second item stays. */
     ask("FLUSHALL");
     o = options_with_rights("~* +@all -rpush");
     ask("ZADD " ZSET " 1 %b", e, n);

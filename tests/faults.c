@@ -1,9 +1,10 @@
 /*
  * Faults of the connection during a call, made by a proxy. The proxy cuts the
- * connection at every byte, in both directions, once and twice in a row. It
- * also stalls, drops and delays bytes, replaces the end of a reply by garbage,
- * and sends a reply twice. The status must be true, the handle must recover by
- * itself, and no item may be lost.
+ * connection at every 7th byte (with DELAYQ_TEST_FULL at every byte), in both
+ * directions, and at fewer bytes twice in a row. It also stalls, drops and
+ * delays bytes, replaces the end of a reply by garbage, and sends a reply
+ * twice. The status must be true, the handle must recover by itself, and no
+ * item may be lost.
  */
 #include "proxy.h"
 

@@ -3,7 +3,7 @@
  * old`), so this file uses public names only.
  */
 #define _GNU_SOURCE
-#define ATTEMPTS_US 1000000 /* as in programs; most tests have 1 us */
+#define ATTEMPTS_US 1000000 /* as in a program; most tests set 1 us */
 #include "test.h"
 #include "proxy.h"
 #include <poll.h>
@@ -318,7 +318,7 @@ TEST(an_item_named_again_behind_another_is_acked_once) {
     delayq_close(&q);
 }
 
-TEST(the_ticket_of_an_offer_is_no_item) {
+TEST(ack_nack_extend_and_bury_refuse_the_ticket_of_an_offer) {
     int i;
     for (i = 0; i < 2; i++) {
         delayq_message m = message("x", 60000);

@@ -1,5 +1,5 @@
 /*
- * A handle hears of a push into the ready list, whatever happened to the
+ * A handle is notified of a push into the ready list, whatever happened to the
  * server's tracking of the list before. The handle, or one that shares its
  * connection, may have written the list, or the server may have been busy.
  *
@@ -173,7 +173,7 @@ TEST(after_a_passing_error_pushes_are_heard_though_another_handle_asks) {
     poll_now(&boss);
     CHECK_STATUS(&boss, delayq_take(&boss, &item, 0), DELAYQ_EMPTY);
     ask("RPUSH jobs pushed");
-    /* the worker hears even of the first push after the error */
+    /* the worker is notified even of the first push after the error */
     OK(&worker, delayq_take(&worker, &item, 9000));
     close_both();
 }

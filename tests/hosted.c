@@ -5,7 +5,7 @@
  * seen.
  */
 #define _GNU_SOURCE
-#define ATTEMPTS_US 1000000 /* as in programs; most tests have 1 us */
+#define ATTEMPTS_US 1000000 /* as in a program; most tests set 1 us */
 #include "hosted/hosted.h"
 #include <sys/wait.h>
 
@@ -265,7 +265,7 @@ LONG_TEST(an_outbox_whose_connection_is_closed_at_any_command_connects_rarely) {
 
 /* --- what a waiting handle costs ----------------------------------------- */
 
-#define IDLE_S 12 /* the seconds for which its requests are counted */
+#define IDLE_S 12 /* a waiting handle's requests are counted for this time */
 
 static struct taken {
     volatile int count;

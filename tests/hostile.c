@@ -257,7 +257,7 @@ TEST(a_second_answer_that_comes_later_is_not_believed_by_the_next_call) {
 
 /* A proxy that knows only data commands closes the connection at the first
  * command of any other kind. */
-TEST(a_login_that_is_cut_short_is_told_with_the_command_at_which) {
+TEST(the_error_of_a_login_that_is_cut_short_names_the_command) {
     delayq_options o;
     delayq q = {0};
     char url[200];

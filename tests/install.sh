@@ -1,10 +1,11 @@
 #!/bin/sh
 # Builds and runs programs outside of this tree, in C and in C++, in each of the
-# ways that .package/README.md names: a copied header; `make install`, found by
-# -I, pkg-config, CMake and Meson; FetchContent, add_subdirectory, a Meson wrap,
-# Conan, vcpkg's port. Also tests `make uninstall`, and the versions that must
-# be refused. The program is examples/hello.c. The commands that build it are
-# those of the documentation. Ends in "N passed, N failed, N skipped".
+# ways that .package/README.md names, except Debian's packages (tests/deb.sh): a
+# copied header; `make install`, found by -I, pkg-config, CMake and Meson;
+# FetchContent, add_subdirectory, a Meson wrap, Conan, vcpkg's port. Also tests
+# `make uninstall`, and the versions that must be refused. The program is
+# examples/hello.c with shorter times. Its build files are those of
+# .package/README.md. Ends in "N passed, N failed, N skipped".
 #
 # VCPKG_ROOT   the folder of vcpkg; without it vcpkg's port is not tried
 cd "$(dirname "$0")/.." || exit 1
@@ -297,7 +298,7 @@ fi
 check "make uninstall" make -s uninstall PREFIX="$prefix"
 check "leaves nothing" [ -z "$(find "$prefix" ! -type d -o -name '*delayq*')" ]
 
-# --- a package's: DESTDIR, with a blank in it ---------------------------------
+# --- as packagers install it: DESTDIR, here with a blank in it -----------------
 
 root="$dir/a root"
 files="usr/include/delayq.h usr/share/pkgconfig/delayq.pc
@@ -316,7 +317,7 @@ check "leaves nothing there" \
     [ -z "$(find "$root" ! -type d -o -name '*delayq*')" ]
 check "nothing was written into the tree" [ -z "$(find . -name 'delayq.pc')" ]
 
-# --- the quick start, as it stands --------------------------------------------
+# --- the quick start, unchanged -----------------------------------------------
 
 new start c
 cp examples/hello.c "$project/app.c"

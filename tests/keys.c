@@ -1,6 +1,7 @@
 /*
- * Cancels of keys. A cancel removes the item of its key if the item is pending.
- * It removes no other item. In every case the key is free afterwards.
+ * Cancels of keys. A cancel removes the item of its key if the item is pending
+ * and was not leased or rescheduled. It removes no other item. In every case
+ * the key is free afterwards.
  */
 #include "outbox.h"
 #include "proxy.h"
@@ -98,7 +99,7 @@ TEST(a_key_is_free_though_its_item_is_no_longer_pending) {
     }
 }
 
-/* A reschedule gives the item a new ticket, but the key has the old one. */
+/* A reschedule gives the item a new ticket, but the key keeps the old one. */
 TEST(a_rescheduled_item_stays_when_its_key_is_cancelled) {
     delayq q;
     delayq_ticket t;

@@ -88,7 +88,7 @@ TEST(a_late_item_goes_to_the_dead_letters_and_the_next_is_taken) {
 }
 
 /* Offer items near the limit. An item that is handed out was in time, to the
- * microsecond. An item that dies was late in the millisecond of its death. */
+ * microsecond. A dead letter was late, to the millisecond. */
 TEST(the_limit_is_exact) {
     int leases, i, got = 0, died = 0;
     delayq_item item;
@@ -240,7 +240,7 @@ TEST(what_others_push_is_never_late_and_starves_nothing) {
     CHECK_INT(pushed, 20); /* the two kinds alternate */
     CHECK_INT(due, 20);
     letter_is(0, "late", "late", 0);
-    { /* one request takes items of both kinds */
+    { /* one request takes both pushed and due items */
         static delayq_item items[50];
         size_t n;
         OK(&q, delayq_take_many(&q, items, 30, &n, 0));

@@ -1,7 +1,7 @@
 /*
  * A program's loop during a lasting fault. No loop may spin, no push or wake is
  * lost, and no call blocks longer than promised. The clock skips most of the
- * waiting. The time that a call blocks is the sum of its polls.
+ * waiting. The time that a call blocks is the total time of its polls.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -449,7 +449,7 @@ TEST(no_wake_of_a_take_is_lost) {
     pthread_create(&thread, NULL, waker, &most);
     for (i = 0; i < rounds; i++) {
         struct timespec t = {0, 1200000};
-        nanosleep(&t, NULL); /* makes the next take look at the pipe */
+        nanosleep(&t, NULL); /* so that the next take reads the pipe */
         woken_us = 0;
         go++;
         check_woken(delayq_take(&q, &item, 9000), i);
@@ -746,7 +746,7 @@ static long long left_in(redisContext *c) {
 }
 
 /* Take until an item comes. If a take's reply comes too late, its item is
- * leased, so push another one. Returns how long this takes in us, without the
+ * leased, so push another one. Returns the time until then in us, without the
  * turns in which the server was slow for other clients, too. */
 static long long until_taken(delayq *q, redisContext *c) {
     long long began = now_us(), waited = 0, turn = began, end;

@@ -5,9 +5,9 @@
 # DIR/sim-model-VERSION is the model, the simulator's server, built with this
 # version of Lua. Handles of all kinds use a real redis-server. The model
 # receives the same requests. It must give the same replies, and at the end it
-# must hold the same keys. With Lua 5.4 the model exchanges numbers with a
-# script as Redis, Garnet or Dragonfly does, and refuses a number with a
-# fraction in a reply. Ends in "N passed, N failed, N skipped".
+# must hold the same keys. With Lua 5.4 some runs convert arguments and replies
+# to and from Lua numbers as Redis does, others as Garnet or Dragonfly does. A
+# number with a fraction in a reply is refused. Ends in "N passed, N failed, N skipped".
 dir=$1
 shift
 passed=0 failed=0

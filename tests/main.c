@@ -6,11 +6,12 @@
  *     main [-j WORKERS] [-1] [-t N] [-l] [WORD...]
  *
  *     -j WORKERS   how many tests run at a time; default 6 per processor, or 4
- *                  under valgrind, at most 16
+ *                  with DELAYQ_TEST_BRIEF, at most 16
  *     -1           run no test again. Otherwise a test that fails among others
  *                  is run again, alone, up to twice. If it passes then, it is
  *                  reported as FLAKY, with the output of its first run, and
- *                  counts as passed. More than 5 such tests fail the run
+ *                  counts as passed. More than 5 such tests fail the run. After
+ *                  more than 20 failures the run ends, and none is run again
  *     -t N         list the N tests that took the longest
  *     -l           only list the tests and their files
  *     WORD         run only tests with this word in their name or, if it ends
@@ -19,11 +20,12 @@
  * DELAYQ_TEST_PROGRESS   if set, the progress is shown on stderr
  * DELAYQ_TEST_SLOW=N     multiplies time limits by N; default 3 under ASan
  * DELAYQ_TEST_BRIEF      if set, the tests do less: for valgrind, qemu
- * DELAYQ_TEST_FULL       if set, connections are cut at each byte, otherwise at
- *                        each 7th
+ * DELAYQ_TEST_FULL       if set, connections are cut at 7 times as many bytes,
+ *                        in most tests at each byte
  * DELAYQ_TEST_SEED=N     seeds rand() in each test, and in the processes that
  *                        it spawns. The line of a failed test shows its seed
- * DELAYQ_TEST_SECONDS=N  sharing.c makes random calls for N seconds (5)
+ * DELAYQ_TEST_SECONDS=N  sharing.c makes random calls for N seconds, default 5;
+ *                        the processes of versions.c work for N, default 1
  * DELAYQ_TEST_LOCALE     LC_ALL of the servers
  * DELAYQ_TEST_LOG        a file for the logs of all servers
  * DELAYQ_TEST_SERVER     the servers' program, redis-server by default
@@ -148,8 +150,9 @@ static int is_free(int port) {
     return free;
 }
 
-/* Reserve a port among all test runs, by the name of an abstract socket. The
- * socket stays open, so that the name stays in use. */
+/* Reserve a port, so that no other test run uses it. Bind an abstract socket to
+ * a name that contains the port's number, and leave it open, so that the name
+ * stays in use. Returns 0 if the name is in use already. */
 static int reserve(int port) {
     struct sockaddr_un a;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), n;
@@ -250,8 +253,8 @@ void server_start_again(server *s, const char *const *arguments) {
     redisFree(c);
 }
 
-/* Upload the scripts. tests/scripts.c replaces this function if the header has
- * the scripts in today's form. */
+/* Does nothing, for headers that have scripts in an older form. With today's
+ * form tests/scripts.c replaces this function by one that loads them. */
 __attribute__((weak)) void load_scripts(redisContext *c) {
     (void)c;
 }
@@ -355,7 +358,7 @@ int subscribers(redisContext *c, const char *channel) {
     redisReply *r = run(c, "PUBSUB NUMSUB %s", channel);
     long long n = r->element[1]->integer;
     freeReplyObject(r);
-    if (n > 1000000) { /* Valkey 9.1.2 sometimes returns garbage instead of 8 */
+    if (n > 1000000) { /* Valkey 9.1.2 may return garbage: count */
         const char *at;
         r = run(c, "CLIENT LIST TYPE pubsub");
         for (n = 0, at = r->str; (at = strstr(at, "id=")) != NULL; at++) n++;
@@ -644,7 +647,7 @@ static void on_hang(int sig) {
     raise(sig);
 }
 
-/* Run a test in a process of its own. Its output goes into the file. */
+/* Run a test in a process of its own, with its output in the file `output`. */
 static int run_test(const struct test *t, int output) {
     const char *given = getenv("DELAYQ_TEST_SEED");
     int status;

@@ -1,9 +1,10 @@
 #!/bin/sh
-# `make matrix`: runs the tests on other systems and machines. Each row has its
-# own Debian in a cache folder, so nothing is installed on this system. For
-# another machine the client is cross compiled and run by qemu-user. The rows
-# windows, zig, device, lwip and board are those of tests/cross.sh, which needs
-# neither root nor a chroot.
+# `make matrix`: runs the tests on other systems and machines. Each row has a
+# Debian in a cache folder, so nothing is installed on this system. Two rows may
+# share a Debian. For another machine the client is cross compiled and run by
+# qemu-user. The rows windows, zig, device, lwip and board are those of
+# tests/cross.sh. They run on this system, and need neither root nor a Debian in
+# the cache folder.
 #
 #     tests/matrix.sh [ROW...]     default: all rows
 #
@@ -155,7 +156,8 @@ tests() {
 
 # alone SECONDS COMMAND...: runs the command in a mount and PID namespace, which
 # the kernel removes when the command has ended for any reason. An interrupt of
-# this script ends the command. After a kill -9 of it, the time limit does.
+# this script ends the command. After a kill -9 of this script, the command runs
+# until its time limit at most.
 alone() {
     unshare --mount --pid --fork --kill-child timeout -s KILL "$@" &
     job=$!

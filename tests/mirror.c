@@ -154,7 +154,7 @@ TEST(own_elements_are_found_in_the_mirror_without_a_scan) {
     OK(&q, delayq_tick(&q, NULL));
     CHECK_INT(ask_int("LLEN jobs"), 100);
     CHECK_INT(calls_of("evalsha"), 1);
-    CHECK_INT(calls_of("lrem"), 2); /* for the probe, and for the marks */
+    CHECK_INT(calls_of("lrem"), 2); /* to test the right, and to remove all */
     CHECK(calls_of("lindex") < 100 * 12);
     delayq_close(&q);
     redisFree(c);

@@ -255,7 +255,8 @@ static void balance(delayq *q) {
     CHECK_INT(m.offered, m.acked + m.cancelled + m.dead + waiting);
 }
 
-/* Run random operations. If `late` is 1, the handles bury late items. */
+/* Run random operations. If `late` is 1, the handles have a max_late_ms, so
+ * late items become dead letters. */
 static void random_operations(int late) {
     int steps = test_brief() ? 2000 : 20000, i;
     m.max_late_ms = late ? 1 + rand() % 20 : 0;
@@ -319,7 +320,7 @@ static void random_operations(int late) {
         m.acked++;
         OK(&handles[2], delayq_ack(&handles[2], &item));
     }
-    /* The model does not count these takes. Items that died have used MOST. */
+    /* The model does not count these takes. A dead item has MOST attempts. */
     for (i = 0; i < m.offered; i++)
         if (m.fate[i] == WAITING) m.attempt[i] = MOST;
     balance(&handles[0]);

@@ -1334,7 +1334,8 @@ static int asked_for_it(void) {
 }
 
 /* The handle reads the reply before the lease has ended or, if `is_read` is 0,
- * only afterwards. This fails if the handle counts the lease from then on. */
+ * only afterwards. This fails if the handle counts the lease from the moment at
+ * which it reads the reply. */
 static void lease_runs_out(int is_read) {
     int lease_ms = 300 * test_slow(), i;
     open_box(&q, lease_ms);

@@ -56,7 +56,8 @@ SHARED_BY_FILES delayq_outbox_state box(const delayq *q) {
 }
 
 /* Run a command on each key that contains the highest number of a handle.
- * "'DEL', k" loses it. A 'SET' acts as a clone that has used the numbers. */
+ * "'DEL', k" deletes the number. A 'SET' acts as a clone that has used higher
+ * numbers. */
 SHARED_BY_FILES void at_each_number(const char *command) {
     char lua[128];
     snprintf(lua, sizeof lua,

@@ -1,10 +1,10 @@
 /*
- * Broken connections of a handle with an outbox. They are cut at every byte,
- * stalled, garbled, or work in one direction only. Requests reach the server
- * long after the handle has given up their connection. The server is frozen,
- * killed or promoted. Every accepted op is done exactly once (at least once if
- * the server itself has lost data), even if its item was delivered before the
- * op was sent again.
+ * Broken connections of a handle with an outbox. They are cut at every 7th byte
+ * (with DELAYQ_TEST_FULL in most tests at every byte), stalled, garbled, or
+ * work in one direction only. Requests reach the server long after the handle
+ * has given up their connection. The server is frozen, killed or promoted.
+ * Every accepted op is done exactly once (at least once if the server itself
+ * has lost data), even if its item was delivered before the op was sent again.
  */
 #include "outbox.h"
 #include "proxy.h"
@@ -106,8 +106,8 @@ static void prepare_pending(void) {
     OK(&q, delayq_offer_many(&q, messages, 3));
     SETTLE(&q);
 }
-/* Lease n items. Returns 0 if this fails because a reply was late, as on a slow
- * machine. Its items can't be taken until their lease has ended. */
+/* Lease n items. Returns 0 if a take gave up because its reply was late, as on
+ * a slow machine. Then nobody has the items of that reply, which are leased. */
 static int leased(int n) {
     long long end = now_us() + 2000000LL * test_slow();
     int i;

@@ -1,7 +1,8 @@
 /*
  * The cost of an outbox for a program that sleeps in poll() for the time that
  * each tick returns. Whatever the server does, the program makes at most 20
- * turns and logs one line per second. The clock skips most of each sleep.
+ * turns a second, and logs at most one line a second and two more. The clock
+ * skips most of each sleep.
  */
 #include "system.h"
 #include "outbox.h"
@@ -243,8 +244,8 @@ TEST(an_outbox_whose_look_is_refused_wakes_its_program_rarely) {
 
 /* --- a lost connection with requests of both rings in flight -------------- */
 
-/* Lose a connection with an offer and an ack in flight. From then on replies
- * are slow, so that both requests stay in flight for a long time again. */
+/* Lose a connection while an offer and an ack are in flight. Afterwards replies
+ * are slow, so both requests are in flight for a long time again. */
 static server far;
 static void lose_both_rings(void) {
     delayq_options o;

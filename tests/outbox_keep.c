@@ -143,8 +143,8 @@ static pid_t freeze_and_die(char *image, void (*work)(delayq *)) {
     if (pid == 0) {
         open_image(NULL, image, 60000);
         connect_to_server(&q);
-        /* Read all replies first. If the program dies before it has read them,
-         * or before they are written, the server drops the later requests. */
+        /* Read all replies first. If the program died before that, its socket
+         * would be reset, and the server would drop the later requests. */
         UNTIL(turn(&q) == DELAYQ_OK && !q.conn->cmd.first);
         kill(main_server.pid, SIGSTOP);
         UNTIL(is_stopped(main_server.pid));
@@ -494,7 +494,7 @@ TEST(a_full_ring_is_used_again_over_many_lives) {
     delayq_close(&q);
 }
 
-/* --- two lives with one number -------------------------------------------- */
+/* --- two programs that use the same numbers ------------------------------- */
 
 TEST(programs_with_copies_of_one_image_store_its_ops_once_and_their_own) {
     char *image = (char *)shared(BOX), *copy = (char *)shared(BOX);
@@ -743,7 +743,7 @@ static int sync_to_disk(void *user, void *address, size_t size) {
     if (dying) return -1;
     syncs++;
     if (sync_fails) return -1;
-    memcpy(disk, address, size - 2048); /* the image ends there */
+    memcpy(disk, address, size - 2048); /* without the mark of the process */
     return 0;
 }
 

@@ -20,7 +20,8 @@
 /* The content of the second file. */
 static struct notes {
     int offers[LIVES]; /* number of noted offers in each life */
-    /* for each item of the queue `in`: 2: the call has begun, 1: it was OK */
+    /* for each item of the queue `in`: 2 once its call has begun, 1 once the
+     * call has returned DELAYQ_OK */
     unsigned char acked[ITEMS];
     unsigned char nacked[ITEMS];
     volatile int acks, nacks; /* number of calls that have returned OK */

@@ -39,7 +39,8 @@ static void peer_close(delayq *q) {
     free(q);
 }
 
-/* Offer one message. 0.1 has shorter messages, and so can't read an array. */
+/* Offer one message. The struct of a message is smaller in 0.1, so 0.1 can't
+ * read an array of current messages. */
 static delayq_status peer_offer_one(delayq *q, delayq_message *m) {
     return delayq_offer_many(q, m, 1);
 }

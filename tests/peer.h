@@ -1,8 +1,9 @@
 /*
  * A table of the library's functions for each version, so that one program can
- * use the current version and an old one (tests/old/). Items, messages and
- * tickets have the same layout in both versions. Handles and options do not, so
- * a handle is opened and used only through the table of its version.
+ * use the current version and an old one (tests/old/). Items and tickets have
+ * the same layout in both versions, and an old message has the layout of the
+ * first part of a current one. Handles and options differ, so a handle is
+ * opened and used only through the table of its version.
  */
 #ifndef PEER_H
 #define PEER_H

@@ -47,7 +47,7 @@ add() {
     passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
 }
 
-# --- the recipes, by tests/recipes/recipes.c ----------------------------------
+# --- the recipes, tested by tests/recipes/recipes.c ----------------------------
 
 from=README.md
 piece game "A game loop"
@@ -90,7 +90,7 @@ else
     bad "the recipes don't compile"
 fi
 
-# --- the recipe for libevent, by tests/recipes/libevent.c ---------------------
+# --- the recipe for libevent, tested by tests/recipes/libevent.c ---------------
 
 if echo '#include <event2/event_struct.h>' | $cc -E - >/dev/null 2>&1; then
     piece libevent "Somebody else's event loop"
@@ -248,7 +248,8 @@ if [ -z "$word" ]; then
         "$dir/said")
     check "and all that died are back: $lost" [ "$((${lost:-99}))" -le 0 ]
     longest=$(sed -n 's/.*frames took \([0-9]*\).*/\1/p' "$dir/said")
-    # A frame that waited for a reply would last for most of the frozen 2 s.
+    # The server is frozen for 2 s. A frame that waited for a reply would last
+    # for most of this time.
     check "no frame waits for the frozen server: ${longest:-?} ms" \
         [ "${longest:-9999}" -lt 1500 ]
     sh tests/with-server.sh sh -c 'stdbuf -oL "$1" 3 >"$2" 2>&1 & pid=$!

@@ -199,8 +199,8 @@ TEST(a_request_behind_a_refused_load_runs_if_others_load_its_script) {
 
 /* --- a server that miscounts ---------------------------------------------- */
 
-/* Returns the reply to a waiter's take on a server like Valkey 9.1.2, which
- * reports the value of a pointer instead of 8 subscribers. */
+/* Returns the reply to a waiter's take on a server like Valkey 9.1.2, which may
+ * report the value of a pointer as the number of subscribers. */
 static redisReply *take_miscounted(const char *waits, const char *claim) {
     static const char miscount[] =
         "local redis_ = redis\n"

@@ -153,8 +153,8 @@ LONG_TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
         OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
         if (i == 0)
             report_row("master under Sentinel killed (down after 2 s)",
-                       "`ERR_IO`; a waiting take waits", "those on the replica",
-                       now_us() - killed);
+                       "`ERR_IO`; a waiting take goes on",
+                       "those on the replica", now_us() - killed);
         OK(&q, delayq_ack(&q, &item));
     }
     OFFER(&q, "after", 10);

@@ -86,7 +86,7 @@ else
         >"$dir/compose"
 fi
 
-# --- a server, by the compose file's line --------------------------------------
+# --- a server, started by the compose file's command ---------------------------
 
 redis=$(command -v redis-server || command -v valkey-server)
 [ -n "$redis" ] || { skip "redis-server is not installed"; summary; exit; }

@@ -53,7 +53,7 @@ static void config(const char *name, const char *value) {
     freeReplyObject(r);
 }
 
-/* Returns 1 if the reply, or one of its lines, contains the text. */
+/* Returns 1 if the reply to `command` contains `part`. */
 static int says(const char *command, const char *part) {
     redisReply *r = run(admin, command);
     int found = r->str && strstr(r->str, part);
@@ -229,7 +229,7 @@ static void waits(struct outcome *o) {
     is("a waiting take", delayq_take(&q, &item, DELAYQ_FOREVER),
        passes ? DELAYQ_OK : o->status, o->text);
     snprintf(seen, sizeof seen, "%s; a waiting take %s", status_name(o->status),
-             passes ? "waits" : "returns");
+             passes ? "goes on" : "returns");
     if (passes) {
         report_row(o->name ? o->name : o->text, seen, "unchanged",
                    now_us() - *mended_us);
@@ -359,8 +359,9 @@ TEST(a_busy_server_is_reported_and_waited_out) {
     finish();
 }
 
-/* An offer probes the queue again after 10 s. If the server refuses the probe,
- * the offer fails at once, because the connection was never lost. */
+/* If the last probe is more than 10 s old, an offer probes the queue first. If
+ * the server refuses the probe, the offer fails at once, because the connection
+ * was never lost. */
 TEST(an_offer_that_looks_at_a_busy_server_says_so_at_once) {
     int64_t began;
     begin(NULL, "");

@@ -95,7 +95,7 @@ TEST(a_call_is_awake_for_100_us_and_not_after_it_has_failed) {
         CHECK(!wait_awake(120));
         CHECK(looks > 95 && looks <= 101);
     }
-    CHECK(!wait_awake(95)); /* now waits sleep at once */
+    CHECK(!wait_awake(95)); /* from now on each wait sleeps at once */
     CHECK(sleeps_at_once(90));
     CHECK(!sleeps_at_once(20));
 }

@@ -267,7 +267,7 @@ TEST(an_ack_take_that_is_refused_has_not_acked) {
 
 /* Both items are due in the same millisecond. The second offer begins at least
  * 20 ms after the first has returned. On a busy machine it begins later, since
- * the handles know the server's clock with a larger error. */
+ * the handles' readings of the server's clock have larger errors. */
 static void in_order(delayq *first, delayq *second, redisContext *c) {
     delayq_message a = message("first", 0), b = message("second", 0);
     int64_t late_us = 0;

@@ -11,7 +11,7 @@
 #ifndef ATTEMPTS_US
 #define ATTEMPTS_US 1
 #endif
-extern long test_attempts_us, test_slack_us; /* of the current test */
+extern long test_attempts_us, test_slack_us; /* values for the current test */
 #ifndef DQ_ATTEMPTS_US
 #define DQ_ATTEMPTS_US test_attempts_us
 #define DQ_SLACK_US test_slack_us

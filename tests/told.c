@@ -161,7 +161,7 @@ TEST(after_a_reply_that_came_twice_an_offer_may_have_happened) {
 /* --- outboxes ------------------------------------------------------------ */
 
 TEST(a_tick_tells_of_its_ring_though_another_call_has_failed_meanwhile) {
-    open_proxied(8192); /* a small outbox: the proxy reads a request at once */
+    open_proxied(8192); /* small, so that the proxy reads a request at once */
     refuse("BUSY forged", 1 << 30);
     OFFER(&q, "x", 0);
     UNTIL(turn(&q) == DELAYQ_ERR_AGAIN);
@@ -179,7 +179,7 @@ TEST(a_tick_tells_of_its_ring_though_another_call_has_failed_meanwhile) {
     delayq_close(&q);
 }
 
-TEST(a_flush_does_not_tell_of_a_take) {
+TEST(a_flush_does_not_return_the_failure_of_a_take) {
     open_proxied(BOX);
     CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
     refuse("BUSY forged", 1);

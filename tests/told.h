@@ -1,7 +1,8 @@
 /*
  * Checks the text that delayq_errmsg returns after each call: it is empty after
- * DELAYQ_OK, and not empty after a failure. If the text says whether the call
- * may have had an effect, that agrees with the status.
+ * DELAYQ_OK, and not empty after a failure other than DELAYQ_ERR_ARG. If the
+ * text says whether the call may have had an effect, that agrees with the
+ * status.
  */
 #ifndef TOLD_H
 #define TOLD_H

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Run a test program under valgrind: any error or leak fails its test.
+# Run a test program under valgrind: any error, and any definite or indirect
+# leak, fails its test.
 exec env DELAYQ_TEST_BRIEF=1 DELAYQ_TEST_SLOW="${DELAYQ_TEST_SLOW:-10}" valgrind -q \
     --leak-check=full --show-leak-kinds=definite,indirect \
     --errors-for-leak-kinds=definite,indirect --error-exitcode=99 \

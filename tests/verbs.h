@@ -1,5 +1,6 @@
 /*
- * Each function of delayq that sends a script, for a handle without an outbox.
+ * Each function of delayq that sends a script, except delayq_open and
+ * delayq_wait, for a handle without an outbox.
  */
 #ifndef VERBS_H
 #define VERBS_H

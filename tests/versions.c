@@ -666,7 +666,8 @@ static int take_all_that_is_left(unsigned char *left) {
     return n;
 }
 
-/* Returns 1 if enough has happened, however slow the machine is. */
+/* Returns 1 if each kind of event has happened often enough. A test waits for
+ * this, not for a time. */
 static int has_met_all(void) {
     return ledger->ends > 200 && ledger->crossed[0] > 20 &&
            ledger->crossed[1] > 20;

@@ -462,7 +462,8 @@ TEST(the_leader_and_all_but_one_standby_are_frozen_while_many_sleep) {
 }
 
 /* Frozen waiters delay an item by a second at most, unless the leader and all
- * standbys are frozen. Then a sleeper finds it, at a poll every max_wait_ms. */
+ * standbys are frozen. Then a sleeper finds the item at its next poll, after
+ * max_wait_ms at most. */
 TEST(the_leader_and_all_standbys_are_frozen_while_many_sleep) {
     delayq p;
     int i;
@@ -526,7 +527,7 @@ static void add_dead(int dead, int sleepers) {
 }
 
 /* The first entries of the set are dead waiters. One script removes at most 64
- * of them. If there are more, they must not delay an item each. */
+ * of them. If there are more, they may delay only the first item. */
 static void dead_are_ahead(int dead) {
     delayq p;
     int i;

@@ -182,7 +182,7 @@ static int wait_lines;
 static void on_wait_log(void *user, delayq_status status, const char *text) {
     (void)user;
     (void)text;
-    if (status != DELAYQ_OK) wait_lines++; /* an event has DELAYQ_OK */
+    if (status != DELAYQ_OK) wait_lines++; /* events have DELAYQ_OK */
 }
 
 static void tell_often(void *unused) {

@@ -1,8 +1,9 @@
 /*
  * gateway -- the only program of a fleet that contains the Lua scripts. It
  * loads them into the server, and takes the readings of the devices; sensor.c
- * shows the output. It loads them every minute, since a server that restarts
- * loses them. A load sends 110 KB, and has no effect if they are still there.
+ * shows the output. It loads the scripts every minute, since a restart of the
+ * server loses them. Each time it sends 110 KB, which has no effect if the
+ * server still has the scripts.
  *
  * The argument is the number of readings to take (default: no limit).
  */

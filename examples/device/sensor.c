@@ -22,7 +22,8 @@
 
 static int missing; /* 1: the missing scripts were reported */
 
-/* Poll for wait_ms, at most 100 ms, since then the next reading is due. */
+/* Poll for wait_ms, but for 100 ms at most, because the next reading is due
+ * after that time. */
 static void rest(delayq *q, int64_t wait_ms) {
     struct pollfd fds[4];
     int fd[4], n = (int)delayq_fds(q, fd, 4), i;

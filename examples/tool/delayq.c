@@ -11,9 +11,9 @@
  *     $ delayq watch
  *
  * `delayq --help` lists the commands, `delayq COMMAND --help` explains a
- * command, and the manual page delayq(1) explains everything. The server is
- * that of --url, or of DELAYQ_URL, or redis://127.0.0.1:6379. README.md has the
- * line that builds the program.
+ * command, and the manual page delayq(1) explains everything. The URL of the
+ * server is that of --url or else of DELAYQ_URL, and redis://127.0.0.1:6379 by
+ * default. README.md has the line that builds the program.
  *
  * This file has the tables of commands and options. The command line, the help
  * and the completion use these tables, and a test compares the manual with the
@@ -47,7 +47,8 @@ static int run_completion(int argc, char **argv);
  * >>tables   the commands and the options
  *---------------------------------------------------------------------------*/
 
-/* One bit for each command. An option has the bits of its commands. */
+/* One bit for each command. `verbs` of an option has the bits of all commands
+ * that accept the option. */
 enum {
     OFFER = 1,
     LOAD = 2,
@@ -139,9 +140,9 @@ static const verb verbs[] = {
      "If an item is moved during the dump, it may be printed twice."},
     {COUNT, "count", "[NAME...]", 0, MANY, run_count,
      "count the items of these queues, or of all",
-     "Without names, counts the queues that `list` finds. A queue with only\n"
-     "ready items that were never leased must be named. Also prints the\n"
-     "totals of all programs with --counters."},
+     "Without names, counts the queues that `list` finds: not a queue without\n"
+     "counters that has only ready items that were never leased. Also prints\n"
+     "the totals of all programs with --counters."},
     {LIST, "list", "[PATTERN]", 0, 1, run_list, "list the queues, with counts",
      "Scans all keys of the server (SCAN). A queue without counters is not\n"
      "found if it is empty, or has only ready items that were never leased."},
@@ -300,7 +301,7 @@ static void show_help(FILE *to) {
           to);
     for (i = 0; i < VERBS; i++) {
         char what[64];
-        /* shown on the lines of load, redrive, pause and load-scripts */
+        /* these are shown with load, redrive, pause and load-scripts */
         if (verbs[i].bit & (SPOOL | DROP | RESUME | SCRIPTS)) continue;
         snprintf(what, sizeof what, "%s%s %s", verbs[i].name,
                  verbs[i].bit == PAUSE          ? ", resume"
@@ -503,7 +504,7 @@ static int run_completion(int argc, char **argv) {
         size_t count, i;
         int code;
         char **found;
-        set.io_timeout_ms = 1000; /* somebody waits for the completion */
+        set.io_timeout_ms = 1000; /* a user waits for the completion */
         set.quiet = 1;
         found = find_queues(NULL, &count, &code);
         for (i = 0; found && i < count; i++) {

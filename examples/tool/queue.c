@@ -79,8 +79,8 @@ void prepare_signals(void) {
     catch_stop(SIGHUP);
 }
 
-/* Sleep for `ms` milliseconds, or until a signal comes or fd is readable (-1:
- * no descriptor). Returns 1 if fd is readable. */
+/* Sleep for `ms` milliseconds, but at most an hour, or until a signal comes or
+ * fd is readable (-1: no descriptor). Returns 1 if fd is readable. */
 int wait_for(int fd, int64_t ms) {
     struct pollfd p[2];
     char said[64];

@@ -1,5 +1,6 @@
 /*
- * spool.c -- offers that are kept in a file until the server is there; spool.
+ * spool.c -- keeps offers in a file while the server can't be reached, and the
+ * command spool, which sends them.
  *
  * The file begins with a page of text that names the queue. The rest is an
  * outbox, as >>outbox in delayq.h describes it. A program that uses the file

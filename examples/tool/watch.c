@@ -3,8 +3,9 @@
  *
  * For each refresh the server runs a delayq_count per queue. For the queue that
  * is shown below the table it also runs a delayq_count_due (a ZCOUNT per bar,
- * each O(log n)), a peek of at most 1,000 items or 512 KiB, and three LRANGEs
- * of at most 60 items each.
+ * each O(log n)), peeks until it has 1,000 items (each reads 256 KiB at most),
+ * and up to three LRANGEs of at most 60 items each. If the output is lines, the
+ * server runs a delayq_count and a delayq_count_due per queue, and no more.
  *
  * The rates are averages over the last ten updates. NET/S is the growth of a
  * queue in items per second. An item that is offered and taken between two
@@ -550,7 +551,7 @@ static void draw_bars(const view *v, int rows) {
 
 typedef struct column {
     const char *head;
-    int width, need; /* need: the least width of a screen with it */
+    int width, need; /* need: show it on screens of at least this width */
 } column;
 
 static const column columns[] = {

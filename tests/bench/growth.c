@@ -2,9 +2,10 @@
  * growth -- the server's cost of moving an item, for different numbers of
  * pending items: with delayq on a native queue, with delayq and Redisson's
  * mirror, and with the published protocol. Items have 100 bytes, and are due in
- * the order of their offers or at random. The last table has 50,000 items that
- * are due at random, half with the random ids of Redisson, half with delayq's
- * ids. Its yardstick is the transfer of Redisson >= 3.21.1.
+ * the order of their offers or at random (a million: only at random). The last
+ * table has 50,000 items that are due at random, half with the random ids of
+ * Redisson, half with delayq's ids. Its yardstick is the transfer of Redisson
+ * >= 3.21.1.
  *
  *     growth [most pending, default 1000000]
  *
@@ -80,7 +81,7 @@ static double move(enum kind kind, int shuffled) {
 
 /* --- a row ---------------------------------------------------------------- */
 
-#define ROWS 7 /* 3 sizes in order and at random; 1,000,000 at random */
+#define ROWS 7 /* 3 sizes, each in order and at random; 1,000,000 at random */
 
 static struct outcome {
     int pending, shuffled;
@@ -131,10 +132,10 @@ static void ratios(const struct outcome *o) {
     print_row("", "with a mirror", "", o->over_mirrored, hard ? ">= 12" : "");
 }
 
-/* --- where both offer ---------------------------------------------------- */
+/* --- both kinds of items in one queue ------------------------------------ */
 
 #define MIXED 50000
-#define RUN 10 /* so many items of one kind, then as many of the other */
+#define RUN 10 /* after this number of items of one kind comes the other */
 
 /* The transfer of Redisson >= 3.21.1, rewritten. Both the id and the payload
  * are preceded by their length. */
@@ -166,7 +167,8 @@ static void store_redisson(const char *name, const int64_t *due_ms) {
     for (i = 0; i < 2 * RUN; i++) freeReplyObject(reply(c));
 }
 
-/* Store items of delayq and of Redisson. Only one of the two kinds is due. */
+/* Store items of delayq and of Redisson. The due ones are all of Redisson if
+ * of_redisson is 1, else all of delayq. */
 static void store_mixed(enum kind kind, int of_redisson) {
     int64_t *times = due_times(MIXED, 0, 1);
     int i, due = DUE;

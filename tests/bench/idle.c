@@ -3,7 +3,7 @@
  * take with timeout 0, in multiples of the cost of reading the clock, and
  * counts the commands of a consumer that waits in a take for ever. The count is
  * the mean of two consumers, one with nothing pending, one with an item due in
- * an hour. MONITOR shows the commands. Those that scripts call don't count,
+ * an hour. MONITOR shows the commands. Commands that scripts call don't count,
  * since they cost no round trip.
  *
  *     idle [seconds that the consumer waits, default 20]

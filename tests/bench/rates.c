@@ -228,7 +228,7 @@ static const struct row rows[] = {
      fill_published, y_published_blpop, 10},
 };
 
-/* The client's CPU time. Staying awake until a reply comes costs more of it. */
+/* The client's CPU time. A call that stays awake for its reply uses more. */
 static const struct row own_rows[] = {
     {"offer", "bare script", "<= 3", empty, d_offer, empty, y_offer, 1},
     {"take", "bare script", "<= 3", fill_singles, d_take, fill_singles, y_take,

@@ -121,7 +121,7 @@ static delayq_item items[ITEMS];
 static delayq_message messages[ITEMS];
 static int refusals, faults, polls, acking, fuzz_login, fuzz_small;
 static int long_size, long_big, apart, boxed;
-static const char *good; /* a good reply to the function's own request */
+static const char *good; /* a good reply to the request of the call in run_op */
 
 static void hang_up(struct connection *c) {
     if (c->peer >= 0) close(c->peer);
@@ -861,7 +861,7 @@ static void do_fds(void) {
 static const struct {
     char letter;
     void (*run)(void);
-    const char *good, *cast; /* a script's good reply; that of a broadcast */
+    const char *good, *cast; /* a good reply; a good reply in a broadcast */
 } ops[] = {
     /* F repeats the offers of M unchanged, in case their outcome is unknown. */
     {'O', do_offer, "O", NULL},

@@ -22,7 +22,7 @@ static struct hosted *seen;
 static const char *target;
 static char prelude[8192];
 
-/* --- what stands in front of each script --------------------------------- */
+/* --- the prelude of each script ------------------------------------------ */
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void say(const char *format, ...) {
@@ -104,7 +104,7 @@ static void keep_script(const char *sent, const char *wrapped) {
 
 /* --- requests ------------------------------------------------------------ */
 
-#define WORDS 4 /* the number of words of a request that the proxy reads */
+#define WORDS 4 /* the proxy keeps this many of a request's first words */
 
 struct request {
     const char *bytes;

@@ -1,7 +1,8 @@
 /*
  * The commands that are refused by hosted servers, and by other servers with
- * Redis' protocol. There is one entry per provider and version. The proxy in
- * hosted.c refuses the same commands, with a real Redis behind it. Each entry
+ * Redis' protocol. Each entry is a provider in one version and configuration,
+ * or several providers that refuse the same commands. The proxy in hosted.c
+ * refuses these commands, and passes others on to a real Redis. Each entry
  * names its sources. "Assumed" means that no public source quotes the text.
  *
  *     core        1: `make hosted` runs the core of the tests on it
@@ -41,15 +42,17 @@ struct profile {
 /* clang-format off */
 static const struct profile profiles[] = {
 
-/* No REDIRECT: redis.io, Redis Software, compatibility, client-side caching.
- * Source of the text: github.com/bezzad/HybridRedisCache/issues/16 */
+/* According to redis.io (Redis Software, compatibility, client-side caching)
+ * CLIENT TRACKING has no REDIRECT. Source of the text:
+ * github.com/bezzad/HybridRedisCache/issues/16 */
 {.name = "redis-cloud", .core = 1,
  .provider = "Redis Cloud, Redis Software, Azure Managed Redis",
  .refused = {{"CLIENT TRACKING",
               "ERR command 'client|tracking' is not allowed"},
              {"CONFIG", "ERR command is not allowed"}}},
 
-/* Sources: github.com/redis/rueidis/issues/612. CONFIG: phpredis/issues/609 */
+/* Sources: github.com/redis/rueidis/issues/612 and, for CONFIG,
+ * phpredis/issues/609 */
 {.name = "elasticache", .core = 1,
  .provider = "ElastiCache 7.1, node-based",
  .refused = {{"CLIENT TRACKING",
@@ -78,15 +81,16 @@ static const struct profile profiles[] = {
  .most_args = 3999, .too_many = "ERR too many arguments", .forgets = 5,
  .server = {"--maxmemory-policy", "volatile-lru"}},
 
-/* docs.cloud.google.com/memorystore: all of delayq's commands are supported. */
+/* According to docs.cloud.google.com/memorystore all of delayq's commands are
+ * supported. */
 {.name = "memorystore", .core = 1,
  .provider = "Memorystore for Valkey",
  .refused = {{"CONFIG", "NOPERM this user has no permissions to run the "
               "'config|get' command"}},
  .server = {"--maxmemory-policy", "volatile-lru"}},
 
-/* It refuses all CLIENT commands: github.com/OptimalBits/bull/pull/1210,
- * patrikx3/redis-ui/issues/31 */
+/* It refuses all CLIENT commands. Sources:
+ * github.com/OptimalBits/bull/pull/1210, patrikx3/redis-ui/issues/31 */
 {.name = "memorystore-redis", .core = 1,
  .provider = "Memorystore for Redis",
  .refused = {{"CLIENT", "ERR unknown command `client`, with args beginning "
@@ -103,8 +107,9 @@ static const struct profile profiles[] = {
              {"CLIENT CACHING", "ERR unsupported command 'client caching'"},
              {"CONFIG", "ERR unsupported command 'config'"}}},
 
-/* upstash.com/docs/redis, commands/connection/overview lists neither command.
- * features/eviction: no eviction unless it is enabled. The text is assumed. */
+/* In upstash.com/docs/redis, the page commands/connection/overview lists
+ * neither command. According to the page features/eviction, the server evicts
+ * no key unless eviction is enabled. The text is assumed. */
 {.name = "upstash", .core = 1,
  .provider = "Upstash",
  .refused = {{"CLIENT TRACKING", "ERR Command is not available: 'CLIENT "
@@ -112,10 +117,11 @@ static const struct profile profiles[] = {
              {"CLIENT CACHING", "ERR Command is not available: 'CLIENT "
               "CACHING'"}}},
 
-/* Sources: no CLIENT ID: help.aliyun.com/document_detail/145968.html; no script
- * without keys: 92942.html; no PUBLISH and PUBSUB in scripts:
- * developer.aliyun.com/ask/636094. Assumed: tracking is refused; the texts of
- * CLIENT commands and of commands in scripts */
+/* The source for CLIENT ID is help.aliyun.com/document_detail/145968.html, for
+ * scripts without keys 92942.html in the same folder, and for PUBLISH and
+ * PUBSUB in scripts developer.aliyun.com/ask/636094. It is assumed that
+ * tracking is refused. The texts of CLIENT commands and of commands in scripts
+ * are assumed, too. */
 {.name = "alibaba", .core = 1,
  .provider = "Alibaba Tair, cluster, proxy, script_check_enable 0",
  .refused = {{"CLIENT TRACKING", "ERR unknown subcommand 'tracking'"},
@@ -128,7 +134,8 @@ static const struct profile profiles[] = {
  .no_keys = "ERR for redis cluster, eval/evalsha number of keys can't be "
             "negative or zero"},
 
-/* help.aliyun.com/document_detail/92942.html; redisson/redisson/issues/4221 */
+/* Sources: help.aliyun.com/document_detail/92942.html,
+ * redisson/redisson/issues/4221 */
 {.name = "alibaba-checked",
  .provider = "Alibaba Tair, cluster, proxy, as delivered",
  .refused = {{"SCRIPT LOAD", "ERR bad lua script for redis cluster, all the "
@@ -138,9 +145,10 @@ static const struct profile profiles[] = {
             "negative or zero",
  .advice = "script_check_enable"},
 
-/* f8eca6d0b: src/server/server_family.cc (ClientTracking), facade/error.h and
- * main_service.cc (CheckKeysDeclared), generic_family.cc (Time). Dragonfly
- * turns a float that a script returns into a string; this profile does not. */
+/* Source: Dragonfly's commit f8eca6d0b, src/server/server_family.cc
+ * (ClientTracking), facade/error.h and main_service.cc (CheckKeysDeclared),
+ * generic_family.cc (Time). Dragonfly turns a float that a script returns into
+ * a string; this profile does not. */
 {.name = "dragonfly", .core = 1,
  .provider = "Dragonfly",
  .refused = {{"CLIENT TRACKING", "ERR Client tracking is currently not "
@@ -150,8 +158,9 @@ static const struct profile profiles[] = {
  .undeclared = "script tried accessing undeclared key",
  .lua54 = 1, .whole_ms = 1},
 
-/* Source: e508a4162, libs/server/Resp/CmdStrings.cs, Parser/RespCommand.cs,
- * website/docs/commands/api-compatibility.md; started with --lua */
+/* A server that was started with --lua. Source: Garnet's commit e508a4162,
+ * libs/server/Resp/CmdStrings.cs, Parser/RespCommand.cs,
+ * website/docs/commands/api-compatibility.md */
 {.name = "garnet", .core = 1,
  .provider = "Garnet, --lua",
  .refused = {{"CLIENT TRACKING", "ERR unknown subcommand 'TRACKING'."},
@@ -162,7 +171,7 @@ static const struct profile profiles[] = {
                 {"XLEN", "ERR Unknown Redis command called from script"}},
  .lua54 = 1},
 
-/* Source: as for "garnet", RESP_ERR_LUA_DISABLED */
+/* The source is that of "garnet", see RESP_ERR_LUA_DISABLED. */
 {.name = "garnet-without-lua",
  .provider = "Garnet, as delivered",
  .refused = {{"EVAL", "ERR This instance has Lua scripting support disabled"},
@@ -172,7 +181,8 @@ static const struct profile profiles[] = {
               "ERR This instance has Lua scripting support disabled"}},
  .advice = "--lua"},
 
-/* 5fccd57c: src/commands/cmd_server.cc, cmd_pubsub.cc, storage/scripting.cc */
+/* Source: Kvrocks' commit 5fccd57c, src/commands/cmd_server.cc, cmd_pubsub.cc,
+ * storage/scripting.cc */
 {.name = "kvrocks", .core = 1,
  .provider = "Kvrocks",
  .refused = {{"CLIENT TRACKING", "ERR Syntax error, try CLIENT LIST|INFO|KILL "
@@ -181,7 +191,8 @@ static const struct profile profiles[] = {
               "ip:port|GETNAME|SETNAME"}},
  .in_scripts = {{"PUBSUB", "This Redis command is not allowed from scripts"}}},
 
-/* Source: docs.oracle.com, OCI Cache, restricted commands. Texts of Redis. */
+/* Source: docs.oracle.com, OCI Cache, restricted commands. The texts are those
+ * of Redis. */
 {.name = "oci-sharded",
  .provider = "OCI Cache, sharded",
  .refused = {{"EVAL", "ERR unknown command 'EVAL', with args beginning with: "},
@@ -191,7 +202,8 @@ static const struct profile profiles[] = {
               "ERR unknown command 'SCRIPT', with args beginning with: "}},
  .advice = "scripts"},
 
-/* Texts of Redis 5.0.14. `make servers` runs the tests on a real Redis 5. */
+/* The texts are those of Redis 5.0.14. `make servers` runs the tests on a real
+ * Redis 5. */
 {.name = "redis-5", .core = 1,
  .provider = "Redis 5",
  .refused = {{"CLIENT TRACKING", "ERR Unknown subcommand or wrong number of "
@@ -214,7 +226,7 @@ static const struct profile profiles[] = {
                  "Unknown Redis command called from Lua script"}},
  .major = 5, .server = {"--enable-debug-command", "yes"}},
 
-/* a proxy that closes the connection at an unknown command */
+/* A proxy that closes the connection after an unknown command. */
 {.name = "closing-proxy",
  .provider = "a proxy that closes at CLIENT TRACKING",
  .refused = {{"CLIENT TRACKING", NULL}}},

@@ -6,12 +6,14 @@
 #     tests/hosted/run.sh TESTS [PROFILE...]
 #
 # These tests are left out:
-# - of the server's limits (a long request, a server that has ended), since a
-#   proxy does not have them
-# - of users with fewer rights, since they don't go through the proxy
-# - of an outbox that fetches ahead, since this depends on the round trip
-# - of a lone consumer's commands, which the cost below includes
-# - of version 0.1, and long tests
+# - tests of the server's limits (a long request, a server that has ended),
+#   since a proxy does not have them
+# - tests of users with fewer rights, since they don't go through the proxy
+# - tests of an outbox that fetches ahead, since this depends on the round trip
+# - tests of a lone consumer's commands, which the cost below includes
+# - tests of version 0.1, and long tests
+# - with elasticache-serverless and dragonfly, tests of counters and of a mirror,
+#   since delayq does not use undeclared keys there
 # A few tests run first. If more than half of them fail, the other tests of the
 # profile are not run. All output goes to build/hosted/. Ends in
 # "N passed, N failed, N skipped".
@@ -62,8 +64,8 @@ told() {
         sed -n -e '1,40p' -e "41s|.*|    ... and more in $1|p"
 }
 
-# profile NAME: runs its tests, prints the failed ones, and writes their numbers
-# to NAME.counts
+# profile NAME: runs the tests with this profile, prints the failed ones, and
+# writes how many passed, failed and were skipped to NAME.counts
 profile() {
     profile=$1 all_passed=0 all_failed=0 all_skipped=0
     export DELAYQ_TEST_HOSTED="$profile" \

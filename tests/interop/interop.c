@@ -607,7 +607,7 @@ TEST(an_old_fleet_is_jammed_by_a_native_element_and_guarded_against_it) {
     CHECK_STATUS(&q, delayq_take(&q, &item, 3000), DELAYQ_ERR_WIRE);
     delayq_close(&q);
     CHECK_TEXT(tell(&p, "take q 9000"), HEX("java"));
-    /* Show what a native element would do. */
+    /* Show that a native element stops Redisson's transfers. */
     freeReplyObject(run(c, "ZADD " ZSET " 2 %b", e, n));
     tell(&p, "offer q 0 %s", HEX("stuck"));
     CHECK_TEXT(tell(&p, "take q 2000"), "-");
@@ -616,7 +616,7 @@ TEST(an_old_fleet_is_jammed_by_a_native_element_and_guarded_against_it) {
     finish();
 }
 
-/* --- 7: Redisson's own tests, re-told ------------------------------------ */
+/* --- 7: Redisson's own tests, rewritten ---------------------------------- */
 
 TEST(offers_of_1_5_4_2_3_arrive_in_order_and_never_early) {
     static const int order[] = {1, 5, 4, 2, 3};
@@ -729,7 +729,7 @@ TEST(a_server_restarted_while_a_take_waits_loses_nothing) {
     finish();
 }
 
-/* --- 8: what looks like another format ------------------------------------ */
+/* --- 8: payloads that look like another format ---------------------------- */
 
 #define CROWD 20000
 

@@ -39,7 +39,7 @@ sub end_paragraph {
     $text = '';
 }
 
-# Calls read_line with each line of a file.
+# Calls read_line for each line of $file. The line is in $_.
 sub each_line {
     my ($read_line) = @_;
     open my $f, '<', $file or die "$file: $!\n";

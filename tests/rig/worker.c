@@ -189,8 +189,8 @@ static void note_accepted(delayq *q, long n) {
     state.changes_accepted = now.changes_accepted;
 }
 
-/* Note the result of an op. After a lost reply OK may stand for GONE or
- * DUPLICATE, so it is noted as 98. */
+/* Note the result of an op. After a lost reply OK may mean GONE or DUPLICATE,
+ * so it is noted as 98. */
 static void note_settled(int changes, uint64_t n, delayq_status status,
                          int sure) {
     uint64_t at = n % RING;
@@ -914,7 +914,7 @@ int main(int argc, char **argv) {
     number = set.instance * 1000000;
     if (set.outbox_size > (long long)sizeof outbox) return 2;
     memset(&action, 0, sizeof action);
-    action.sa_handler = on_term; /* without SA_RESTART, so it ends sleeps */
+    action.sa_handler = on_term; /* so that SIGTERM ends nanosleep and poll */
     sigaction(SIGTERM, &action, NULL);
     note("h %lld %s %s %s %s %lld %d %d %d", now_us(), RIG_NAME, set.role,
          set.world, set.queue, set.lease_ms, set.wire,

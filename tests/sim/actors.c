@@ -144,8 +144,9 @@ static delayq_status end(actor *a, delayq_status status) {
  * late gets two measured round trips. So does the load of its script, which may
  * have six parts, and so does its second try. Flushes of the scripts may cause
  * five tries. A measured round trip includes the time for which the server was
- * frozen or the line stalled (at most a step of connecting), or for which the
- * program slept, perhaps in three pauses, before it read the first reply. */
+ * frozen or the line stalled (at most step_us, the limit of a step of
+ * connecting). It also includes the time for which the program slept, perhaps
+ * in three pauses, before it read the first reply. */
 static int64_t request_us(const actor *a) {
     int64_t step_us = 4 * a->io_timeout_ms * MS, held_us = 0;
     int i;
@@ -168,8 +169,8 @@ static int64_t once_us(const actor *a) {
     return a->outbox ? 2 * MS : request_us(a);
 }
 
-/* Returns the longest time of a call that may transfer a large payload. The
- * time starts again with the payload. Any take may get such a payload. */
+/* Returns the longest time of a call that may transfer large payloads. The
+ * limit of a call begins again with each MB. Any take may get such payloads. */
 static int64_t transfer_us(const actor *a) {
     int i, any = 0;
     for (i = 0; i < sim_plan.actor_count; i++) any |= sim_plan.actors[i].large;
@@ -455,10 +456,11 @@ static void received(actor *a, const delayq_item *got, held *h) {
                   : 0;
 }
 
-/* If a call has set the due time that the item had, count it as a change. */
+/* If a call has set the due time that the item already had, count the call as a
+ * change. */
 static void same_due(actor *a, const held *h, delayq_status status,
                      int64_t low_ms, int64_t high_ms) {
-    /* the former due time fits, too: the item may have been moved meanwhile */
+    /* accept the former due time, too, since the item may have been moved */
     int64_t left = (h->it->due_true_us - sim_now()) / 1000;
     int64_t before = (h->it->due_former_us - sim_now()) / 1000;
     int64_t took = (sim_now() - a->call_us) / 1000 + 2;
@@ -520,7 +522,8 @@ static void offer_plain(actor *a, delayq *q);
 static int offers_on(void);
 static void flush(actor *a);
 
-/* Returns 1 if the program meddles now. This changes no other random choice. */
+/* Returns 1 if the program is to call another function now, before its next
+ * take. This changes no other random choice. */
 static int meddles(const actor *a, chance *c) {
     c->state = a->seed + 37 * (a->verbs + a->items);
     return chance_percent(c, sim_plan.meddles);
@@ -1000,7 +1003,7 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
                           delayq_offer_message(q, m));
 #endif
         } else {
-            /* 0.1 and 0.2 send a script for each key, 8 in a round trip. */
+            /* 0.1 and 0.2 send up to 16 scripts, 8 in a round trip */
             status = CALL(a, "offer_many", a->outbox ? 2 * MS : 3 * large_us(a),
                           delayq_offer_many(q, m, (size_t)count));
         }
@@ -1084,7 +1087,7 @@ static int cancel_key(actor *a, delayq *q) {
     char name[24];
     int before = a->cancelled, key;
     delayq_status status;
-    /* This leaves all other random choices the same. */
+    /* with a state of its own, which leaves all other choices the same */
     c.state = a->seed + 31 * a->verbs;
     if (!sim_plan.cancels || !chance_percent(&c, sim_plan.mix.cancel_key))
         return 0;

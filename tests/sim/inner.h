@@ -87,7 +87,7 @@ struct process {
     struct stack *stack;
     event resume;
     int started, ended, frozen, resume_due;
-    int borrowed;           /* 1: process_call runs a function in its name */
+    int borrowed;           /* 1: process_call runs a function for it */
     int interrupted;        /* 1: a signal ends its next wait with EINTR */
     struct pollfd *watched; /* it sleeps until one of these is ready */
     nfds_t watched_count;

@@ -4,7 +4,12 @@
  *     --shrink N                                find the parts that it needs
  *     --drop a1,f2   --only INVARIANT,...   --faults KIND,...
  *     --known FILE     first run these seeds, which have failed once
- *     --plan VERSION   the version of the plans: see plan_version
+ *     --plan VERSION   the version of the plans, listed in README.md
+ *     --virtual SECONDS   the virtual length of each run
+ *     --stop N         end after N failed seeds
+ *     --again N        run every N-th seed twice (default 50; 0: none)
+ *     --trace ACTOR    also print the system calls of an actor
+ *     --history FOLDER   write histories for the judge of the rig
  *
  * Exits with 0 if all invariants held, 1 if not, 2 after a usage error.
  */
@@ -45,7 +50,8 @@ static double real_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Limit the CPU time of a seed. On a busy machine a seed may take longer. */
+/* Limit the CPU time of a seed, not its elapsed time, which is longer on a busy
+ * machine. */
 static void be_patient(int seconds) {
     struct itimerval t;
     memset(&t, 0, sizeof t);

@@ -1,9 +1,10 @@
 #!/usr/bin/perl
-# mutate.pl NUMBER MUTATIONS < delayq.h: the header with one breakage; its name
-# on stderr. Exits with 3 where there is no such number, with 1 where what is to
-# go is not there exactly once.
-# mutate.pl check MUTATIONS < delayq.h: whether all of them can be applied. Ends
-# in "N passed, N failed, N skipped".
+# mutate.pl NUMBER MUTATIONS < delayq.h: prints the header with one mutation,
+# and the mutation's name on stderr. Exits with 3 if no mutation has this
+# number, and with 1 if the header does not contain the lines to remove exactly
+# once.
+# mutate.pl check MUTATIONS < delayq.h: checks that each mutation can be
+# applied. Ends in "N passed, N failed, N skipped".
 use strict;
 use warnings;
 my ($number, $file) = @ARGV;
@@ -20,10 +21,10 @@ while (<$in>) {
     elsif ($here && /^\+(.*)/s) { $new{$here} .= $1; }
 }
 my $text = do { local $/; <STDIN> };
-$text =~ s/^ *DQ_MARK\([a-z_]+\);\n//mg; # a mark may stand between
+$text =~ s/^ *DQ_MARK\([a-z_]+\);\n//mg; # marks may be between the lines
 $text =~ s/^ *if \([^\n]*\) DQ_MARK\([a-z_]+\);\n//mg;
 
-# The pattern of what is to go, and how often it stands there.
+# Returns a pattern for the lines to remove, and the number of its matches.
 sub find {
     my $pattern = join('\s+', map { quotemeta } split(' ', $old{$_[0]}));
     my $found = () = $text =~ /$pattern/g;

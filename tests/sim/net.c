@@ -60,7 +60,7 @@ typedef struct listener listener;
 struct net_link {
     conn *conn;
     void *session;
-    int waits, accepted; /* 1: the connection is in the backlog, was accepted */
+    int waits, accepted; /* 1: it is in the backlog; 1: it was accepted */
     int over;            /* 1: `closed` was called, or must not be called */
 };
 
@@ -604,7 +604,7 @@ static size_t room(const conn *c) {
     return used < c->limit ? c->limit - used : 0;
 }
 
-/* See tcp_poll in Linux. */
+/* Returns the poll events of the client's socket, like tcp_poll in Linux. */
 int conn_events(const conn *c) {
     int events = 0;
     if (c->error) events |= POLLERR;

@@ -1,7 +1,7 @@
 /*
  * The scripts: EVAL, EVALSHA and SCRIPT, and the libraries of a script, such as
  * struct. All servers of the process use one Lua state, one after the other.
- * It keeps the compiled code of the scripts, and nothing else of them.
+ * From one script to the next the state keeps only their compiled code.
  *
  * Redis has Lua 5.1. If this file is built with LuaJIT (Kvrocks) or Lua 5.4
  * (Dragonfly, Garnet), scripts run as in these servers: see redis_impl.h.

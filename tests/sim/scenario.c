@@ -84,7 +84,7 @@ static int some_weight(chance *c, int usual, int most) {
 }
 
 /* Choose what the programs of this seed do, and how often. This has its own
- * random numbers: see make_pausers. */
+ * random numbers, so it changes no other random choice. */
 static void make_mix(uint64_t seed) {
     static const mix usual = {
         4,     3,  1,
@@ -304,7 +304,8 @@ static void make_long(uint64_t seed) {
 #endif
 }
 
-/* In 6 % of the seeds, change up to eight replies on their way. */
+/* With version 3 of the plan, change up to eight replies on their way in 6 % of
+ * the seeds. */
 static void make_garble(uint64_t seed) {
     plan *p = &sim_plan;
     chance c;
@@ -439,7 +440,8 @@ void plan_make(uint64_t seed, int64_t seconds) {
     p->reconnect_max_ms = (int)chance_between(&c, 200, 500);
 #endif
 #if SIM_API >= 2
-    p->counters = seed % 3 == 1; /* a random number would change the others */
+    /* not from a random number, which would change the later ones */
+    p->counters = seed % 3 == 1;
 #endif
 #if SIM_API >= 3
     if (seed % 7 == 1 && p->wire == DELAYQ_NATIVE && !p->broadcast) {

@@ -104,7 +104,8 @@ typedef struct actor {
     /* Fields of the run: */
     machine *m;
     process *p;
-    int life, life_then; /* starts so far, and before the current window */
+    int life;      /* how often this process has started */
+    int life_then; /* `life` at the beginning of the current window */
     int alive, frozen;
     delayq *q, *q2;
     delayq *handles[2]; /* its open handles */
@@ -175,7 +176,7 @@ typedef enum fault_kind {
     ACTOR_WAKE, /* delayq_wake */
     ACTOR_CLOCK,
     SERVER_CLOCK,
-    MOVE,   /* another machine becomes the master; later the name follows */
+    MOVE,   /* another machine is master; later the host name resolves to it */
     GARBLE, /* a reply is changed on its way */
     FAULT_KINDS
 } fault_kind;

@@ -227,7 +227,8 @@ static int wait_for(int fd, int events, int64_t timeout_us) {
     return n > 0 ? 0 : n == 0 ? failed(EAGAIN) : -1;
 }
 
-/* Limit of polls in a row: a handle polls during the last 50 us of a sleep. */
+/* Limit of polls in a row. A correct handle polls many times in a row, during
+ * the last 50 us of a sleep. */
 #define IDLE_POLLS 400
 void (*process_spins)(const char *name);
 

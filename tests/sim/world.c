@@ -80,7 +80,7 @@ typedef struct call_event {
     struct call_event *next;
 } call_event;
 
-#define MOST_AT_ONCE 1000000 /* more events at one time: an endless loop */
+#define MOST_AT_ONCE 1000000 /* more events at one time mean an endless loop */
 
 static entry *heap; /* from index 1 */
 static size_t heap_count, heap_size;

@@ -156,7 +156,7 @@ void net_connects_are(machine *from, machine *to, net_connects how);
 
 /* --- servers ------------------------------------------------------------- */
 
-typedef struct net_link net_link; /* a connection's end at the server */
+typedef struct net_link net_link; /* the server's side of a connection */
 
 typedef struct net_service {
     /* Returns the pointer that the other functions get as `session`. */

@@ -114,7 +114,8 @@ static double now_ms(void) {
 }
 
 /* Wait for a reply in steps of 5 ms. If a step ends late, the machine itself
- * stood still: p->stall gets the longest delay. Returns 0 after ANSWER_MS. */
+ * was slow. The longest such delay is noted in p->stall. Returns 0 after
+ * ANSWER_MS. */
 static int wait_for(struct peer *p) {
     double begin = now_ms(), before = begin;
     struct pollfd f;

@@ -3,7 +3,7 @@
 # fetch.sh fetches them into BUILD/peers/. All peers on Redis use the same
 # private redis-server, on loopback, without persistence. beanstalkd is its own
 # server. All servers run on one core. The script runs for about ten minutes,
-# without the time for fetching, and ends all processes.
+# not counting the downloads, and then stops all processes that it has started.
 cd "$(dirname "$0")/../../.." || exit 1
 build=$PWD/$1/peers
 here=$PWD/tests/bench/peers

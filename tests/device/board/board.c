@@ -99,7 +99,7 @@ unsigned board_rand(void) {
 #define COUNTER_PRESCALE BOARD_REGISTER(0x4002801c)
 
 /* The counter wraps after 71 minutes. This function is called more often than
- * that, since a tick ends each sleep of the processor. */
+ * that, since the timer's interrupt ends each sleep of the processor. */
 int64_t board_now_us(void) {
     static uint32_t last;
     static int64_t now;

@@ -91,8 +91,8 @@ static void receive(void *netif) {
     struct netif *n = netif;
     for (;;) {
         sys_arch_sem_wait(&arrivals, 0);
-        INT_STATUS =
-            RECEIVED; /* cleared first: a frame during the reads sets it */
+        /* clear the bit before the reads: a frame during them sets it again */
+        INT_STATUS = RECEIVED;
         while (RX_FIFO >> 16 & 0xff) {
             struct pbuf *p = receive_frame();
             if (p && n->input(p, n) != ERR_OK) pbuf_free(p);

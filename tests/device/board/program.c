@@ -11,9 +11,10 @@
  *     wake H AFTER_MS                    close H
  *     used                               exit CODE
  *
- * The answer is the status in words. For a taken item, its attempt and text
- * precede the status. After a failure, the error text follows the status. The
- * answer to "wake" comes at once, and another thread wakes the handle later.
+ * The answer is the status in words; to "used", the peak of stack and heap. For
+ * a taken item, its attempt and text precede the status. After a failure, the
+ * error text follows the status. The answer to "wake" comes at once, and
+ * another thread wakes the handle later.
  */
 #include "board.h"
 #include "delayq.h"

@@ -566,8 +566,8 @@ static int is_wanted(int f, int p) {
            (strcmp(peers[p].kind, "redis") == 0 || faults[f].beanstalkd);
 }
 
-/* Run all cells. Those with "no fault" come last, since the others may last
- * longer, until leases end. */
+/* Run all cells. Those with "no fault" come last, because they are the
+ * shortest: after a fault a cell may last until the leases have ended. */
 static void run_all(int lanes) {
     int f, p, again = 1;
     for (f = 0; f < FAULTS; f++)

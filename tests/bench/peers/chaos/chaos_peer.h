@@ -21,7 +21,7 @@
 #define RETRY_US 100000 /* pause before a failed call is repeated */
 
 /* Each peer defines these functions. `thread` is the caller's number. */
-/* Returns 1 if the thread is connected. */
+/* Connects the thread. Returns 1 if that succeeded. */
 static int peer_open(int thread, int port, int works);
 static int peer_offer(int thread, int id, const char *payload,
                       int64_t delay_us);    /* 1: accepted; 0: try again */

@@ -1,4 +1,4 @@
-/* The threads of system.c, as lwIP sees them. */
+/* lwIP's types for threads, semaphores and mailboxes, which use system.c. */
 #ifndef ARCH_SYS_ARCH_H
 #define ARCH_SYS_ARCH_H
 
