@@ -1098,8 +1098,8 @@ struct delayq {
 
     int64_t probe_us; /* an offer after this time repeats the probe */
 
-    int64_t log_us;       /* when the last fault was reported to the log */
-    delayq_status logged; /* the status of that fault */
+    int64_t log_us;  /* when the last fault was reported to the log */
+    unsigned logged; /* the faults of that second: bit -status of each status */
 
     delayq_lane *lanes;       /* its setup, fetch, outbox and call lanes */
     struct dq_outbox *outbox; /* the state in options.outbox, or NULL */
@@ -2808,8 +2808,8 @@ enum {
 };
 static const char *const dq_err_hints[] = {
     "",
-    "; on a cluster a name has no }, or one whole {tag}, which is the same "
-    "for all on a shared connection",
+    "; on a cluster a name has no { or }, or one whole {tag}, the same for "
+    "all on a shared connection",
     "; a key of this queue is used for something else",
     "; users need Redis 6, before there is only a password",
     "; delayq needs a server that runs Lua scripts: another plan, Garnet "
@@ -2992,13 +2992,16 @@ static void dq_err_log(const delayq *q, delayq_status status,
     if (q->options.log) q->options.log(q->options.user, status, text);
 }
 
-/* Report a fault that may recur: at once if its status is new, else at most
- * once a second. */
+/* Report a fault that may recur, unless one with the same status was reported
+ * since the last second without a report. */
 static void dq_err_log_again(delayq *q, delayq_status status,
                              const char *text) {
     int64_t now = dq_sys_now();
-    if (status == q->logged && now - q->log_us < DQ_SECOND_US) return;
-    q->logged = status;
+    unsigned bit = 1u << -status;
+    assert(status < DELAYQ_OK);
+    if (now - q->log_us >= DQ_SECOND_US) q->logged = 0;
+    if (q->logged & bit) return;
+    q->logged |= bit;
     q->log_us = now;
     dq_err_log(q, status, text);
 }
@@ -4805,8 +4808,10 @@ static const char dq_lua_count[] =
     "  local n = tonumber(totals[i] or 0) or 0\n"
     "  reply[6 + i] = math.max(0, math.floor(math.min(n, 2 ^ 53 - 1)))\n"
     "end\n"
-    /* another program may have set the key to any value */
+    /* another program may have set the key to any value, of any type */
     "local since = redis.pcall('GET', KEYS[5])\n"
+    "local why = since and since.err\n"
+    "if why and not string.find(why, 'WRONGTYPE') then return since end\n"
     "since = since and math.max(1, tonumber(since) or 1) or 0\n"
     "reply[13] = math.floor(math.min(since, 2 ^ 53 - 1))\n"
     "for i = 3, #ARGV do\n"
@@ -4972,7 +4977,7 @@ DQ_SCRIPT(mixed, "a09cc402d11fce998d86075e00d4257076b3fda4", DQ_LUA_KEYED,
           dq_lua_elements, dq_lua_remove, dq_lua_tickets, dq_lua_mixed);
 DQ_SCRIPT(peek, "f1ee02fdbaa183d0835a1e1c7c0fbdbea2db5ccc", dq_lua_clock,
           dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, "4ca8354129cb7fd0333437fe77a9425c9b9a5ba8", dq_lua_clock,
+DQ_SCRIPT(count, "7ce9fdf8ed424b9072981294e374cb6ac1e35755", dq_lua_clock,
           dq_lua_count);
 DQ_SCRIPT(pause, "adf6b5bd9bbb156e418ffc3e279c2d28362b1219", dq_lua_clock,
           dq_lua_pause);

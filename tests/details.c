@@ -168,6 +168,30 @@ TEST(an_item_however_late_is_counted_by_its_lateness) {
     delayq_close(&q);
 }
 
+static int reports[2];
+static void count_reports(void *user, delayq_status status, const char *text) {
+    (void)user;
+    (void)text;
+    if (status < DELAYQ_OK) reports[status == DELAYQ_ERR_IO]++;
+}
+
+TEST(two_faults_in_turn_are_each_reported_once_a_second) {
+    delayq_options o = options_for(&main_server, "jobs");
+    long long began, seconds;
+    int i;
+    o.log = count_reports;
+    OK(&q, delayq_open(&q, &o));
+    reports[0] = reports[1] = 0;
+    began = now_us();
+    for (i = 0; i < 1000; i++) {
+        dq_err_log_again(&q, DELAYQ_ERR_IO, "lost");
+        dq_err_log_again(&q, DELAYQ_ERR_AGAIN, "busy");
+    }
+    seconds = (now_us() - began) / 1000000 + 1;
+    for (i = 0; i < 2; i++) CHECK(reports[i] >= 1 && reports[i] <= seconds);
+    delayq_close(&q);
+}
+
 /* ASan and valgrind find leaks themselves, and keep freed memory for a
  * while. */
 #if defined(__SANITIZE_ADDRESS__)

@@ -587,3 +587,31 @@ TEST(a_pause_whose_reply_is_lost_is_sent_again) {
     }
     delayq_close(&q);
 }
+
+/* --- rights --------------------------------------------------------------- */
+
+TEST(a_count_that_may_not_read_the_pause_is_refused) {
+    delayq_options o = options_for(&main_server, "jobs");
+    delayq_counts c;
+    delayq q;
+    char url[256];
+    if (main_server.major < 6) return;
+    acl_user("w", "~* +@all -get");
+    snprintf(url, sizeof url, "unix://w:pw@%s", main_server.socket);
+    o.url = url;
+    OK(&q, delayq_open(&q, &o));
+    CHECK_STATUS(&q, delayq_count(&q, &c), DELAYQ_ERR_AUTH);
+    delayq_close(&q);
+    ask("ACL DELUSER w");
+}
+
+/* A key of another type also pauses the queue. */
+TEST(a_pause_of_another_type_is_counted) {
+    delayq q;
+    open_queue(&q, "jobs");
+    OFFER(&q, "x", 0);
+    ask("RPUSH " PAUSED " x");
+    CHECK_INT(paused_since(&q), 1);
+    takes_nothing(&q);
+    delayq_close(&q);
+}
