@@ -7522,7 +7522,7 @@ static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
             DQ_MARK(probe_without_keys);
             q->keyless = 1;
         } else if (status == DQ_MOVED) {
-            DQ_MARK(probe_ends_connection);
+            DQ_MARK(probe_is_redirected);
             if (!dq_conn_attempt_failed(conn, status))
                 return dq_err_public(status);
         } else if (status != DELAYQ_OK) {
@@ -9839,9 +9839,9 @@ static const char *dq_check_options(delayq *q) {
         return "share: url, tls, connect, timeouts are the owner's";
     if (owner) o->connect_timeout_ms = owner->options.connect_timeout_ms;
     if (owner) o->io_timeout_ms = owner->options.io_timeout_ms;
-    DQ_RANGE(batch, 1000, 100, ": 1 to 1,000, or 0 for the default");
+    DQ_RANGE(batch, 1000, 100, ": up to 1,000");
     DQ_RANGE(max_wait_ms, 86400000, 10000, ": up to a day");
-    DQ_RANGE(poll_ms, 86400000, 0, ": up to a day, or 0 for the default");
+    DQ_RANGE(poll_ms, 86400000, 0, ": up to a day");
     DQ_RANGE(io_timeout_ms, 3600000, 3000, ": up to an hour");
     q->call_ms = o->io_timeout_ms;
     if (o->connect_timeout_ms > q->call_ms) q->call_ms = o->connect_timeout_ms;
@@ -9849,7 +9849,7 @@ static const char *dq_check_options(delayq *q) {
     DQ_RANGE(connect_timeout_ms, 3600000, 2000, ": up to an hour");
     DQ_RANGE(reconnect_max_ms, 3600000, 5000, ": up to an hour");
     DQ_RANGE(lease_ms, DQ_MAX_DUE / 4, 0, DQ_TOO_LONG);
-    DQ_RANGE(max_attempts, 65535, 0, ": up to 65,535, or 0 for no limit");
+    DQ_RANGE(max_attempts, 65535, 0, ": up to 65,535");
     DQ_RANGE(max_late_ms, DQ_MAX_DUE / 4, 0, DQ_TOO_LONG);
     DQ_RANGE(backoff_ms, DQ_MAX_DUE, 1000, DQ_TOO_LONG);
     DQ_RANGE(backoff_max_ms, DQ_MAX_DUE / 4, 300000, DQ_TOO_LONG);

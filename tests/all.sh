@@ -12,16 +12,16 @@
 #     tests      the tests under ASan and UBSan; calls that never wait; each
 #                allocation fails once; + the tests under valgrind, on servers with
 #                a UTF-8 locale
-#     programs   the command-line tool; + processes of 0.1 and of today's version
-#                on one queue for a minute
-#     simulator  300 seeds; its parts; the fuzzers' corpus
+#     programs   the command-line tool; the size of code, heap and stack;
+#                + processes of 0.1 and of today's version on one queue for a minute
+#     simulator  300 seeds; the cost of calls; its parts; the fuzzers' corpus
 #     sources    the recipes; examples/server; the demo; + programs with an
 #                installed or copied header; + monitoring; the header; the
 #                documentation
 #
 # If a suite that depends on time fails while others run, it is run again at the
 # end, alone, up to twice. If it then passes, it is FLAKY. tests/main.c does the
-# same with a test. BUILD/flaky.txt lists the flaky tests, too.
+# same with a test. BUILD/flaky.txt lists the flaky suites and tests, too.
 #
 # With `test` the suites use the examples in BUILD/o0, which are not optimized,
 # and suites with the argument `short` leave out some of their parts.
@@ -39,7 +39,7 @@ missing() {
 }
 # run TITLE COMMAND...: runs a suite, and prints all lines except those of
 # passed or skipped tests. Stores its output in $dir/out, the last line in
-# $last, its seconds in $took. grep needs -a, because a payload may make a text
+# $last, and its duration in seconds in $took. grep needs -a, because a payload may make a text
 # "binary".
 run() {
     echo "== $1"
@@ -195,6 +195,7 @@ tests_lane() {
 programs_lane() {
     [ -z "$server" ] ||
         timed "command-line tool" sh tests/cli.sh "$build/delayq-asan"
+    [ -z "$server" ] || suite "code, heap and stack" sh tests/size.sh short
     [ -n "$server" ] && [ -n "$long" ] || return 0
     suite "0.1 and today's on one queue" env DELAYQ_TEST_SECONDS=60 \
         "$build/test-plain" -j 3 a_crowd_of_both
@@ -218,12 +219,20 @@ simulator() {
         }
     done
     ! made "$build/sim" || suite "the simulator, 300 seeds" seeds 300
+    ! made "$build/sim-cost" || suite "commands, bytes, round trips" cost
     ! made sim-programs || {
         suite "the simulator's world" "$build/sim-world-test"
         suite "its network beside the kernel's" "$build/sim-kernel-test"
         [ -z "$server" ] || suite "its server beside a real one" \
             "$build/sim-model" "$build/sim-clock.so"
     }
+}
+cost() {
+    "$build/sim-cost" tests/sim/cost.txt >"$dir/cost"
+    code=$?
+    grep '^FAIL' "$dir/cost"
+    tail -n 1 "$dir/cost"
+    return $code
 }
 # seeds N: runs the simulator's known seeds and the first N seeds, as a suite
 seeds() {

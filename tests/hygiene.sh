@@ -161,11 +161,14 @@ sed -n 's/^ \* \(>>[a-z-]*\) .*/\1/p' delayq.h | sort >"$dir/sections"
 check "each tag of the contents is that of a section" \
     diff "$dir/listed" "$dir/sections"
 
+twice=$(sed -n 's/.*DQ_MARK(\([a-z_]*\));.*/\1/p' delayq.h | sort | uniq -d)
+if [ -n "$twice" ]; then bad "two marks have the name $twice"; else ok; fi
+
 for file in delayq.h $(ls examples/*.c examples/*/*.c tests/*.[ch] \
     tests/*/*.[ch]); do
     long=$(awk 'length > 80 { print FILENAME ":" FNR }' "$file")
     if [ -n "$long" ]; then bad "over 80 columns: $long"; else ok; fi
-    # clang-format breaks a comment's line that is too long into such lines.
+    # clang-format makes such lines when it breaks a long line of a comment.
     glued=$(grep -n '^ \*[A-Za-z]' "$file" /dev/null)
     if [ -n "$glued" ]; then bad "a comment's line: $glued"; else ok; fi
 done

@@ -1,13 +1,14 @@
 #!/bin/bash
-# `make nightly`: runs all checks that `make test` leaves out. Needs root on a
-# Debian 12 or Ubuntu, and the network.
+# `make nightly`: runs `make test-all`, and most of the checks that it leaves
+# out. Needs root on a Debian 12 or Ubuntu, and the network.
 #
 #     tests/nightly.sh [ROW...]     default: all rows
 #
-# All rows run, also after a failure. Each row has a time limit and a log,
-# build/nightly/ROW.log. A row that has passed on the same sources is not run
-# again, unless it is named. So a run after an interrupted one skips the rows
-# that have passed. The result of a row is one of
+# After a failure the other rows still run. Each row has a time limit and a log,
+# build/nightly/ROW.log. If no row is named, a row that has passed on the same
+# sources is not run again. So a run after an interrupted one skips the rows
+# that have passed. If rows are named, the row `setup` also runs, before them.
+# The result of a row is one of
 #
 #     ok       it passed
 #     FAIL     it failed; the last lines of its log follow the table
@@ -33,7 +34,6 @@ bare      60 make bare
 deb-test  30 make deb-test
 sim       40 make sim SEEDS=3000
 sim-ubsan 20 make sim-ubsan
-cost      10 make cost
 lua       20 make lua-versions
 fuzz      15 make fuzz FUZZ_SECONDS=60
 old       30 make old

@@ -8,13 +8,13 @@ set -o pipefail
 export DEBIAN_FRONTEND=noninteractive
 sudo=$([ "$(id -u)" -eq 0 ] || echo sudo)
 packages="build-essential libhiredis-dev redis-server valgrind clang locales mandoc
-    libevent-dev liblua5.1-0-dev pkg-config python3-yaml systemd procps perl"
+    libevent-dev liblua5.1-0-dev pkg-config python3-yaml systemd procps perl
+    gcc-arm-linux-gnueabihf libc6-dev-armhf-cross"
 nightly="default-jdk-headless maven faketime debootstrap liblua5.4-dev
     libluajit-5.1-dev cmake meson ninja-build jq git python3-venv python3-pip
     gcc-mingw-w64-x86-64-posix g++-mingw-w64-x86-64-posix wine64
-    gcc-arm-none-eabi libnewlib-arm-none-eabi gcc-arm-linux-gnueabihf
-    libc6-dev-armhf-cross qemu-user qemu-system-arm stress-ng prometheus
-    prometheus-node-exporter"
+    gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-user qemu-system-arm
+    stress-ng prometheus prometheus-node-exporter"
 [ "$1" != all ] || packages="$packages $nightly"
 
 # tries COMMAND...: runs the command up to three times
@@ -31,7 +31,8 @@ lacking() {
             grep -q ' installed$' || echo "$package"
     done
 }
-# Succeeds if libFuzzer is installed. Its package's name has clang's version.
+# Succeeds if libFuzzer is installed. The name of its package contains clang's
+# version.
 runtime() {
     echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
         clang -fsanitize=fuzzer -x c - -o /dev/null 2>/dev/null
