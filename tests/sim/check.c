@@ -300,7 +300,8 @@ static void check_order(const item *it) {
             (sim_plan.actors[it->owner].kind == JAVA ||
              (sim_plan.actors[it->owner].kind == SHARER && clock_sets)))
             continue;
-        /* Java has moved x to the list. Takes serve list and set in turn. */
+        /* x may come later if Java has moved it to the list, because takes
+         * with max_late_ms begin with list and set in turn. */
         if (sim_plan.max_late_ms && x->now.ready) continue;
         check_fail("order",
                    "item %d, due %lld ms, is handed out before item %d, due "
@@ -574,7 +575,8 @@ static int has_pauser(void) {
     return n;
 }
 
-/* Items changed by the last part of a request, and by the whole request. */
+/* The numbers of items that the last part of a request, and the whole request,
+ * have changed. */
 static int touched_last, moved_now;
 
 static void settle(actor *by) {
@@ -1033,6 +1035,8 @@ static void window_of(actor *a) {
                                     : 50) +
             (is_framed(a) ? 100 : 0) + 30 * items + 20 * verbs + 6 * happened +
             large;
+    if (a->kind == PRODUCER) /* its sleeps between offers */
+        limit += (uint64_t)(4 * SIM_SECOND / a->gap_us);
     if (sim_plan.pieces) limit *= 2;
     if (sim_plan.kinds & 1u << SCRIPTS) limit *= 2; /* scripts come in parts */
     limit += 30 * connects;
