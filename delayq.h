@@ -7227,9 +7227,9 @@ typedef enum dq_block {
     DQ_BLOCK_NONE,    /* it need not wait */
     DQ_BLOCK_PROGRAM, /* the lane has no ops */
     DQ_BLOCK_REPLY,   /* the lane's request is in flight */
-    DQ_BLOCK_PAUSE,   /* the pause after a failure is not over */
     DQ_BLOCK_SYNC,    /* the next step has to call outbox_sync first */
     DQ_BLOCK_LANE,    /* it yields to another lane: see dq_lane_yield_us */
+    DQ_BLOCK_PAUSE,   /* the pause after a failure is not over */
     DQ_BLOCK_SOCKET,  /* the connection is not ready for this request */
     DQ_BLOCK_PROBE,   /* the probe of the queue is not done */
     DQ_BLOCK_PAYLOAD  /* a large request before it is still being written */
@@ -7733,6 +7733,18 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
     return status;
 }
 
+/* Set the error of a reply that the lane's script can't have sent. Close its
+ * connection, since the next replies may be wrong, too. */
+static delayq_status dq_lane_reject(delayq *q, delayq_lane *lane) {
+    delayq_conn *conn = q->conn;
+    DQ_MARK(reply_is_not_ours);
+    lane->x.status = dq_err_bad_reply(lane->why, lane->verb->name);
+    if (conn->cmd.c && lane->x.number == conn->cmd.number)
+        dq_conn_lose(conn, &conn->cmd,
+                     dq_err_with(conn->err, DELAYQ_ERR_PROTOCOL, lane->why));
+    return DELAYQ_ERR_PROTOCOL;
+}
+
 /* Read the replies to a lane's request; after a lost socket there may be none.
  * Set the lane's status and error text, and have the verb read the reply. */
 static void dq_lane_read(delayq *q, delayq_lane *lane) {
@@ -7765,25 +7777,20 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     } else if (loads) {
         status = verb->writer ? DQ_NOSCRIPT : DELAYQ_OK; /* EVALSHA is next */
     } else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0) {
-        status = dq_err_bad_reply(lane->why, verb->name);
+        status = dq_lane_reject(q, lane);
     }
     if (r && conn->cmd.c && x->number == conn->cmd.number)
         status = dq_lane_learn(q, lane, x->replies[x->got - 1], status);
     if (status == DELAYQ_OK) lane->reply = x->replies[--x->got];
     dq_conn_free_replies(x);
     if (status != DQ_NOSCRIPT) lane->uploads = !verb->writer;
-    if (status != DELAYQ_ERR_UNKNOWN && status != DELAYQ_ERR_PROTOCOL)
+    x->status = lane->status = status;
+    if (status == DELAYQ_OK && verb->reader) {
+        lane->status = verb->reader(q, lane); /* may set x->status */
+        dq_resp_free(&lane->reply);
+    }
+    if (x->status != DELAYQ_ERR_UNKNOWN && x->status != DELAYQ_ERR_PROTOCOL)
         lane->unsure = lane->was_unsure; /* its outcome is known */
-    lane->status = status;
-    if (status != DELAYQ_OK || !verb->reader) return;
-    lane->status = verb->reader(q, lane);
-    dq_resp_free(&lane->reply);
-}
-
-/* Set the error of a reply that the lane's script can't have sent. */
-static delayq_status dq_lane_reject(const delayq_lane *lane) {
-    DQ_MARK(reply_is_not_ours);
-    return dq_err_bad_reply(lane->why, lane->verb->name);
 }
 
 /* --- settle --- */
@@ -8055,7 +8062,7 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
         block = dq_blocked(q, lane, &until);
         if (block == DQ_BLOCK_PAYLOAD) DQ_MARK(waits_for_payload);
         /* a ring's lane does not connect: ticks, takes, flushes do */
-        if (block && (lane->ring || block < DQ_BLOCK_SOCKET)) return;
+        if (block && (lane->ring || block < DQ_BLOCK_PAUSE)) return;
         lane->verb = dq_lane_verb(lane);
         ready = setup ? DELAYQ_OK : dq_lane_connect(q, lane);
         if (ready == DELAYQ_EMPTY) return;
@@ -9142,17 +9149,18 @@ static delayq_status dq_wait_late(delayq *q) {
 }
 
 /* Wait until the deadline for an open connection on which q's queue has been
- * probed. If step_us > 0, each step of connecting that succeeds sets the
- * deadline to step_us after its end. */
+ * probed. If step_us > 0, each step of connecting, to each server in turn, sets
+ * the deadline to step_us after its beginning. */
 static delayq_status dq_wait_connected(delayq *q, int64_t deadline,
                                        int64_t step_us) {
     const delayq_conn *conn = q->conn;
-    delayq_socket_state before = DELAYQ_SOCKET_DIALING;
+    unsigned before = 0;
     for (;;) {
         delayq_status status = dq_lane_ensure(q, q->err);
+        unsigned step = 8 * conn->cmd.number + conn->cmd.state;
         if (status != DELAYQ_EMPTY) return status;
-        if (step_us > 0 && conn->cmd.state > before) {
-            before = conn->cmd.state;
+        if (step_us > 0 && step != before) {
+            before = step;
             deadline = conn->now_us + step_us;
         }
         if (conn->now_us >= deadline) return dq_wait_late(q);
@@ -9367,7 +9375,7 @@ static delayq_status dq_read_fetch(delayq *q, delayq_lane *lane) {
         }
         fine = dq_fetch_keep(q, lane, n[DQ_AT_US]);
     }
-    if (!fine) return dq_lane_reject(lane);
+    if (!fine) return dq_lane_reject(q, lane);
     if (n[DQ_AT_FOREIGN] > 0 && f->got == 0)
         f->failure = dq_err_wire(q, f->why);
     return DELAYQ_OK;
@@ -10524,7 +10532,7 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
     int resent = lane->messages && lane->resends;
     if ((count != 3 && (count != 1 || resent)) ||
         !dq_resp_integers(lane->reply, n, count))
-        return dq_lane_reject(lane);
+        return dq_lane_reject(q, lane);
     status = dq_offer_check_twin(q, lane, n[1]);
     if (status != DELAYQ_OK) return status;
     dq_cursor_begin(&c, lane, lane->n);
@@ -10616,7 +10624,7 @@ static delayq_status dq_read_ops(delayq *q, delayq_lane *lane) {
     while (fine && status == DELAYQ_OK && dq_cursor_next(&c))
         dq_settle(q, lane, &c,
                   r->element + 1 + width * (c.number - lane->from));
-    return fine ? status : dq_lane_reject(lane);
+    return fine ? status : dq_lane_reject(q, lane);
 }
 
 DQ_VERB(offer, "offer", "", offer, dq_write_offer, dq_read_offer, 1000,
@@ -10680,7 +10688,7 @@ static delayq_status dq_read_mixed(delayq *q, delayq_lane *lane) {
         lane->reply = whole->element[i];
         status = lane->reply->type == REDIS_REPLY_ARRAY
                      ? verb->reader(q, lane)
-                     : dq_lane_reject(lane);
+                     : dq_lane_reject(q, lane);
         if (status != DELAYQ_OK) lane->n = from;
         if (lane->n < last) DQ_MARK(mixed_request_cut);
         if (lane->n < last) break;
@@ -10688,7 +10696,7 @@ static delayq_status dq_read_mixed(delayq *q, delayq_lane *lane) {
     lane->reply = whole;
     dq_lane_seek(lane, 0);
     if (lane->n > 0) return DELAYQ_OK;
-    return status == DELAYQ_OK ? dq_lane_reject(lane) : status;
+    return status == DELAYQ_OK ? dq_lane_reject(q, lane) : status;
 }
 
 DQ_VERB(mixed, "outbox", "", mixed, dq_write_mixed, dq_read_mixed, 300, 0,

@@ -85,6 +85,38 @@ TEST(a_take_goes_on_after_the_probe_of_its_queue_has_failed) {
     }
 }
 
+static void end_connections(void *unused) {
+    (void)unused;
+    UNTIL(proxy->times < 1 << 30);
+    proxy_calm();
+    ask("CLIENT KILL TYPE normal SKIPME yes");
+}
+
+/* The first reply says that the queue's slot moves, so the call pauses. */
+TEST(a_call_that_loses_its_connection_while_a_slot_moves_sleeps) {
+    delayq_options o;
+    int takes;
+    proxy_start(&main_server);
+    for (takes = 0; takes < 2; takes++) {
+        pid_t killer;
+        o = options_for(&main_server, "jobs");
+        o.url = proxy_url();
+        OK(&q, delayq_open(&q, &o));
+        OFFER(&q, "x", 0);
+        strcpy(proxy->forged, "-TRYAGAIN forged\r\n");
+        proxy_strike(FORGE, 0, 0, 1 << 30);
+        killer = spawn(end_connections, NULL);
+        idle_polls = 0;
+        if (takes)
+            OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
+        else
+            OFFER(&q, "y", 60000);
+        CHECK(idle_polls < 1000);
+        join(killer);
+        delayq_close(&q);
+    }
+}
+
 /* The second handle shares the connection of the first. Its op waits until the
  * first handle's payload is written. */
 TEST(nothing_spins_while_a_large_payload_is_being_written) {

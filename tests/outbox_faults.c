@@ -204,7 +204,8 @@ static const struct verb {
 
 static const char *const faults[] = {"passed",   "cut",     "stalled",
                                      "delayed",  "dropped", "garbled",
-                                     "replayed", "forged",  "late"};
+                                     "replayed", "forged",  "copied",
+                                     "late"};
 
 static void begin(const struct verb *v) {
     ask("FLUSHDB");
@@ -219,6 +220,7 @@ static void strike(const struct verb *v, enum fault what, int direction,
     begin(v);
     before = box(&q);
     end = now_us() + 20000000LL * test_slow();
+    if (q.options.connect) proxy->only = proxy_number(q.conn->cmd.c);
     proxy_strike(what, direction, at, times);
     v->submit();
     while (!settled(&q)) {
@@ -455,6 +457,36 @@ TEST(offers_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
  * belong to replies to takes. */
 TEST(changes_in_an_outbox_survive_garbage_in_a_reply) {
     each_verb(garble, 3, VERBS, 200);
+}
+
+/* Replace the reply by one that has the form of a reply, but is not the verb's.
+ * The request was run. Afterwards nothing is expected on that connection. */
+static void mix_up(const struct verb *v) {
+    static const char *const replies[] = {"+OK\r\n", "*0\r\n",
+                                          "*2\r\n:1700000000000000\r\n$-1\r\n",
+                                          "*2\r\n:1700000000000000\r\n*0\r\n"};
+    size_t i;
+    for (i = 0; i < sizeof replies / sizeof *replies; i++) {
+        int before = proxy->connections;
+        strcpy(proxy->forged, replies[i]);
+        strike(v, FORGE, 1, 0, 1);
+        if (proxy->connections == before)
+            FAIL("%s: the connection is used after the reply %s", v->name,
+                 replies[i]);
+    }
+}
+
+TEST(an_outbox_survives_replies_that_are_not_its_own) {
+    size_t i;
+    proxy_start(&main_server);
+    for (i = 0; i < VERBS; i++) {
+        delayq_options o = faulty(20000, 600000);
+        o.url = NULL;
+        o.connect = through_proxy; /* so that each strike hits the cmd socket */
+        open_known(&o);
+        mix_up(&verbs[i]);
+        delayq_close(&q);
+    }
 }
 
 /* Hold requests or replies for longer than the timeout, then deliver them. */

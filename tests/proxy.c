@@ -137,7 +137,9 @@ static int strike(struct pair *p, int d, const char *bytes, size_t n) {
     case GARBAGE: return noise(p->fd[!d], n);
     case REPLAY: return twice(p->fd[d], p->fd[!d], bytes, n);
     case COPY: return put(p->fd[!d], bytes, n) && keep(f, bytes, n);
-    case FORGE: return forge(p->fd[d], bytes, n);
+    case FORGE:
+        if (d == 0) return forge(p->fd[0], bytes, n);
+        return put(p->fd[0], proxy->forged, strlen(proxy->forged));
     default: return 1; /* DROP, or PASS with n = 0 */
     }
 }

@@ -15,7 +15,8 @@ enum fault {
     DROP,    /* drop later bytes; the socket stays open */
     GARBAGE, /* replace later bytes by garbage */
     REPLAY,  /* send the rest of this read twice, in one write */
-    /* drop a request, and answer each of its commands with `forged` */
+    /* drop a request, and answer each of its commands with `forged`; from the
+     * server: send `forged` instead of the rest of this read */
     FORGE,
     COPY, /* pass the rest of this read, and send it again after let_go */
     /* hold later bytes until let_go, and pass them even if the sender has
