@@ -24,6 +24,7 @@ struct outbox_entry {
     item *it;
     const char *verb;
     int64_t at_us;
+    delayq_status dropped; /* the status with which it was dropped */
 };
 
 /* --- calls --------------------------------------------------------------- */
@@ -219,10 +220,15 @@ static int uses_outbox(const actor *a) {
 static void on_settled(void *user, int changes, uint64_t number,
                        delayq_status status) {
     actor *a = (actor *)user;
+    struct outbox_entry *e = changes ? a->changes : a->offers;
+    int i, n = changes ? a->change_count : a->offer_count;
     if (number != ++a->told_settled[changes])
         check_fail("outbox", "%s: %llu is reported, with %d, after %llu",
                    a->name, (unsigned long long)number, status,
                    (unsigned long long)a->told_settled[changes] - 1);
+    for (i = 0; i < n && status < DELAYQ_OK; i++)
+        if (e[i].number == number) e[i].dropped = status;
+    if (status < DELAYQ_OK) a->drops++;
 }
 #endif
 
@@ -234,11 +240,17 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
     delayq_status status;
     memset(&o, 0, sizeof o);
     o.name = queue == 0 ? "jobs" : queue == 1 ? "more" : "long";
-    o.url = share              ? NULL
-            : sim_plan.by_name ? "redis://redis:6379"
-            : sim_plan.hosts   ? "redis://10.0.0.1:6379,10.0.0.2:6379"
-                               : "redis://10.0.0.1:6379";
+    o.url = share                           ? NULL
+            : sim_plan.finds == BY_NAME     ? "redis://redis:6379"
+            : sim_plan.finds == BY_SENTINEL ? "redis+sentinel://10.0.0.3/master"
+            : sim_plan.hosts || (sim_plan.finds == BY_CLUSTER &&
+                                 sim_plan.latency_us < 100 * MS)
+                ? "redis://10.0.0.1:6379,10.0.0.2:6379"
+                : "redis://10.0.0.1:6379";
     o.wire = sim_plan.wire;
+    if (a->kind == STRANGER)
+        o.wire = o.wire == DELAYQ_REDISSON ? DELAYQ_REDISSON_OLD
+                                           : DELAYQ_REDISSON;
     o.lease_ms = sim_plan.lease_ms;
     o.max_attempts = sim_plan.max_attempts;
     o.backoff_ms = sim_plan.backoff_ms;
@@ -273,7 +285,7 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
         if (kept) o.outbox_keep = DELAYQ_KEEP;
         if (!share) o.settled = on_settled;
 #endif
-        if (!share) a->told_settled[0] = a->told_settled[1] = 0;
+        if (!share) a->told_settled[0] = a->told_settled[1] = a->drops = 0;
     }
 #endif
     if (!share) a->q = q;
@@ -282,7 +294,7 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
           a->outbox ? 2 * MS : 50 * MS + 103 * 20 * MS + 2 * once_us(a));
     a->opens++;
     status = delayq_open(q, &o);
-    end(a, status);
+    a->opened = end(a, status);
     if (a->image && !share) outbox_resume(a);
     a->awake = 1;
     a->verbs++;
@@ -301,6 +313,7 @@ static void outbox_add(actor *a, int change, item *it, const char *verb) {
     e->it = it;
     e->verb = verb;
     e->at_us = sim_now();
+    e->dropped = DELAYQ_OK;
 }
 
 /* Note that the ops in the outbox may still change their items. */
@@ -333,6 +346,7 @@ static void outbox_resume(actor *a) {
         outbox_add(a, 1, NULL, NULL);
     a->told_settled[0] = s.offers_settled;
     a->told_settled[1] = s.changes_settled;
+    a->drops = s.dropped;
     a->trouble_us = sim_now();
     intend_pending(a);
     if (a->life > 1)
@@ -365,13 +379,17 @@ static void outbox_look(actor *a) {
     if (s.offers_settled != a->told_settled[0] ||
         s.changes_settled != a->told_settled[1])
         check_fail("outbox", "%s: not each settled op is reported", a->name);
-    if (s.dropped)
-        check_fail("outbox", "%s: %llu are dropped", a->name,
-                   (unsigned long long)s.dropped);
+    if (s.dropped != a->drops)
+        check_fail("outbox", "%s: of %llu dropped ops %llu were reported",
+                   a->name, (unsigned long long)s.dropped,
+                   (unsigned long long)a->drops);
     for (; i < a->offer_count && a->offers[i].number <= s.offers_settled; i++) {
         struct outbox_entry *e = &a->offers[i];
+        if (e->dropped) check_dropped(a, e->it, e->verb);
         if (!e->it) continue; /* it is an op on a key */
-        if (e->verb)
+        if (e->dropped)
+            check_offered(a, e->it, e->dropped);
+        else if (e->verb)
             e->it->intents &= ~bit_of(a);
         else if (!e->it->key)
             check_offered(a, e->it, DELAYQ_OK);
@@ -386,6 +404,7 @@ static void outbox_look(actor *a) {
          i < a->change_count && a->changes[i].number <= s.changes_settled;
          i++) {
         struct outbox_entry *e = &a->changes[i];
+        if (e->dropped) check_dropped(a, NULL, e->verb);
         if (!e->it) continue; /* a kill interrupted the call of this op */
         /* If a reply was lost, GONE may be the effect of the op itself. */
         if (sure && a->trouble_us < e->at_us &&
@@ -1298,6 +1317,21 @@ static void redriver(actor *a) {
     }
 }
 
+/* Open the queue, and if it has items of the other wire, try to take one. */
+static void stranger(actor *a) {
+    for (;;) {
+        delayq_item got;
+        delayq_status status;
+        process_sleep(between(a, a->gap_us, a->gap_us * 4));
+        reopen(a);
+        a->verbs++;
+        if (a->opened != DELAYQ_ERR_WIRE) continue;
+        status = CALL(a, "take(0)", take_us(a, 0), delayq_take(a->q, &got, 0));
+        if (status == DELAYQ_OK)
+            check_fail("status", "%s takes an item of another wire", a->name);
+    }
+}
+
 /* Take one item more often than one byte can count, by take and take_many. */
 static void take_again(actor *a, int times, int64_t delay_ms,
                        int64_t *counted) {
@@ -1766,6 +1800,7 @@ static void actor_main(void *arg) {
     case READER: reader(a); break;
     case PAUSER: pauser(a); break;
     case LONG: long_worker(a); break;
+    case STRANGER: stranger(a); break;
     default: break;
     }
 }

@@ -227,6 +227,22 @@ int is_replica(const call *k) {
 
 void redis_set_master(redis *r, int node) {
     r->master = node;
+    r->importing = -1;
+}
+
+void redis_set_importing(redis *r, int node) {
+    r->importing = node;
+}
+
+void redis_set_cluster(redis *r, const char *const *addresses) {
+    r->addresses = addresses;
+}
+
+void redis_set_sentinel(redis *r, const char *name, const char *host,
+                        const char *port) {
+    r->watches[0] = name;
+    r->watches[1] = host;
+    r->watches[2] = port;
 }
 
 void client_set_node(client *c, int node) {
@@ -813,6 +829,20 @@ void cmd_info(call *k) {
                             is_replica(k) ? "slave" : "master"));
 }
 
+void cmd_sentinel(call *k) {
+    const char *const *watches = k->r->watches;
+    if (!watches[0]) {
+        r_error(k, "unknown command 'SENTINEL', with args beginning with: ");
+    } else if (k->lens[2] != strlen(watches[0]) ||
+               memcmp(k->argv[2], watches[0], k->lens[2]) != 0) {
+        r_null_array(k);
+    } else {
+        r_array(k, 2);
+        r_bulk(k, watches[1], strlen(watches[1]));
+        r_bulk(k, watches[2], strlen(watches[2]));
+    }
+}
+
 void cmd_config(call *k) {
     redis *r = k->r;
     int i;
@@ -1062,6 +1092,32 @@ static void protocol_error(client *c, const char *why) {
     client_close(c);
 }
 
+/* In a cluster, send the client of a command with keys to another node, or let
+ * it try again. Returns 1 if it did so. */
+static int redirected(call *k) {
+    redis *r = k->r;
+    int at = k->cmd->first, last = k->cmd->last, i, missing = 0;
+    int64_t n = 0;
+    if (!r->addresses || k->c->node < 0) return 0;
+    if (k->cmd->run == cmd_eval && to_int(ARG(2), &n)) {
+        at = 3;
+        last = 2 + (int)n;
+    }
+    if (last < 0) last += k->argc;
+    if (at == 0 || last < at || last >= k->argc) return 0;
+    for (i = at; i <= last; i++) missing += key_find(r, ARG(i)) == NULL;
+    if (k->c->node != r->master) {
+        r_error(k, "-MOVED 3999 %s", r->addresses[r->master]);
+    } else if (r->importing < 0 || missing == 0) {
+        return 0;
+    } else if (missing > last - at) {
+        r_error(k, "-ASK 3999 %s", r->addresses[r->importing]);
+    } else {
+        r_error(k, "-TRYAGAIN Multiple keys request during rehashing of slot");
+    }
+    return 1;
+}
+
 /* If the command must not run, reply with an error or close, and return 1. */
 static int refused(call *k, int container) {
     redis *r = k->r;
@@ -1116,6 +1172,7 @@ static int refused(call *k, int container) {
                 cmd->full);
         return 1;
     }
+    if (redirected(k)) return 1;
     flags = cmd->flags | (cmd->run == cmd_exec ? c->queued_flags : 0);
     if (c->multi && cmd->run != cmd_exec && cmd->run != cmd_discard &&
         cmd->run != cmd_quit)
@@ -1210,7 +1267,8 @@ static int parse(client *c, const char ***argv, size_t **lens) {
     static int64_t room;
     size_t at = c->in_at;
     const char *end;
-    int64_t n, i, len;
+    int64_t n, i, len, longest = c->r->faults.longest_bulk;
+    if (longest == 0) longest = 512 * 1024 * 1024;
     if (at >= c->in.len) return 0;
     if (c->in.s[at] != '*') { /* a line of words */
         end = memchr(c->in.s + at, '\n', c->in.len - at);
@@ -1267,7 +1325,7 @@ static int parse(client *c, const char ***argv, size_t **lens) {
             return -1;
         }
         if (!to_int(c->in.s + at + 1, (size_t)(end - c->in.s) - at - 1, &len) ||
-            len < 0 || len > 512 * 1024 * 1024) {
+            len < 0 || len > longest) {
             protocol_error(c, "invalid bulk length");
             return -1;
         }
@@ -1312,6 +1370,7 @@ redis *redis_new(const redis_hooks *hooks) {
     r->hooks = *hooks;
     r->next_id = 3;
     r->next_expiry_ms = INT64_MAX;
+    r->importing = -1;
     r->pending.size = r->resumed.size = sizeof(client *);
     r->ready.size = r->late.size = sizeof(blob *);
     return r;

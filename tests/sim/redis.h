@@ -57,6 +57,16 @@ void *client_user(const client *c);
  * another node. Node -1 is always the master. */
 void redis_set_master(redis *r, int node);
 void client_set_node(client *c, int node);
+/* Make the server a cluster, whose nodes have these addresses ("host:port"). A
+ * replica then redirects all commands with keys to the master. */
+void redis_set_cluster(redis *r, const char *const *addresses);
+/* The slot of all keys moves from the master to this node (-1: to none). Until
+ * redis_set_master no key moves: the master asks clients to try elsewhere or
+ * again if they use keys that do not exist. */
+void redis_set_importing(redis *r, int node);
+/* Make the server a sentinel, which watches a master at this host and port. */
+void redis_set_sentinel(redis *r, const char *name, const char *host,
+                        const char *port);
 
 /* Returns the time at which redis_tick must be called, because a blocked client
  * times out or a key expires, or INT64_MAX. Any call may change this time. */
@@ -79,6 +89,7 @@ typedef struct redis_faults {
     int closes;         /* 1: a denied command closes the connection, as in
                            some proxies; 2: it does so after an error reply */
     int no_scripts;     /* 1: a SCRIPT FLUSH before every second request */
+    int longest_bulk;   /* proto-max-bulk-len; 0: 512 MB */
 } redis_faults;
 redis_faults *redis_faults_of(redis *r);
 

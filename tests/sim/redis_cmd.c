@@ -1650,6 +1650,8 @@ static const command commands[] = {
     {"script", "script|exists", -3, N, 0, 0, 0, cmd_script},
     {"script", "script|flush", -2, N, 0, 0, 0, cmd_script},
     {"config", "config|get", -3, FREE, 0, 0, 0, cmd_config},
+    {"sentinel", "sentinel|get-master-addr-by-name", 3, FREE, 0, 0, 0,
+     cmd_sentinel},
     {"config", "config|set", -4, FREE, 0, 0, 0, cmd_config},
 };
 

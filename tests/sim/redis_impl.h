@@ -205,7 +205,9 @@ struct redis {
     blob *password;
     client *flushing;
     uint64_t blocks;
-    int master;
+    int master, importing;        /* nodes; importing: -1 if none */
+    const char *const *addresses; /* of the cluster's nodes, or NULL */
+    const char *watches[3];       /* a sentinel's master: name, host, port */
     int lua_running, calls, dirty_script, oom_at_start, read_only_script,
         script_stale, flip;
     int64_t work;
@@ -293,6 +295,7 @@ void cmd_quit(call *k);
 void cmd_ping(call *k);
 void cmd_info(call *k);
 void cmd_config(call *k);
+void cmd_sentinel(call *k);
 
 int key_is_expired(const redis *r, const obj *o);
 

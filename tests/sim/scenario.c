@@ -12,7 +12,7 @@ plan sim_plan;
 #if SIM_API < 2
 int plan_version = 0;
 #else
-int plan_version = 6;
+int plan_version = 7;
 #endif
 
 /* --- chance -------------------------------------------------------------- */
@@ -58,6 +58,7 @@ static const struct kind {
     {"max-clients", 5, 1},    {"actor-kill", 12, 0}, {"actor-churn", 5, 0},
     {"actor-freeze", 12, 0},  {"actor-wake", 8, 0},  {"actor-clock", 5, 0},
     {"server-clock", 6, 0},   {"move", 0, 1},        {"garble", 0, 1},
+    {"limit", 0, 1},
 };
 
 const char *fault_name(fault_kind kind) {
@@ -72,7 +73,8 @@ const char *actor_kind_name(actor_kind kind) {
                                       "sharer",      "watcher",
                                       "redrive",     "reader",
                                       "pusher",      "java",
-                                      "pauser",      "long"};
+                                      "pauser",      "long",
+                                      "stranger"};
     return all[kind];
 }
 
@@ -250,9 +252,10 @@ static void make_pausers(uint64_t seed) {
 #endif
 }
 
-/* In some seeds the handles find the server by its name. Another machine may
- * then become the master, and soon afterwards the name points to it. A handle
- * with an outbox renews the address after 30 s, so the run is 40 s longer. */
+/* In some seeds the handles find the server by its name, by a sentinel or by a
+ * cluster's redirections. Another machine may then become the master, and soon
+ * afterwards the handles can find it. A handle with an outbox renews the
+ * address of a name after 30 s, so the run is 40 s longer. */
 static void make_names(uint64_t seed) {
 #if SIM_API >= 2
     plan *p = &sim_plan;
@@ -260,10 +263,12 @@ static void make_names(uint64_t seed) {
     chance c;
     if (plan_version < 1) return;
     c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 11;
-    p->by_name = chance_percent(&c, 30) && !p->hosts;
+    if (chance_percent(&c, 30) && !p->hosts) p->finds = BY_NAME;
     p->clears = chance_percent(&c, 10);
-    moves = p->by_name && chance_percent(&c, 50) ? (int)chance_between(&c, 1, 3)
-                                                 : 0;
+    moves = p->finds && chance_percent(&c, 50) ? (int)chance_between(&c, 1, 3)
+                                               : 0;
+    if (plan_version >= 7 && p->finds && seed % 3)
+        p->finds = seed % 3 == 1 ? BY_SENTINEL : BY_CLUSTER;
     for (i = 0; i < moves && p->fault_count < MAX_FAULTS; i++) {
         fault *f = &p->faults[p->fault_count];
         f->index = p->fault_count++;
@@ -304,13 +309,13 @@ static void make_long(uint64_t seed) {
 #endif
 }
 
-/* With version 3 of the plan, change up to eight replies on their way in 6 % of
- * the seeds. */
+/* With versions 3 and 7 of the plan, change up to eight replies on their way in
+ * 6 % of the seeds. */
 static void make_garble(uint64_t seed) {
     plan *p = &sim_plan;
     chance c;
     int i, n;
-    if (plan_version != 3) return;
+    if (plan_version != 3 && plan_version < 7) return;
     c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 19;
     n = chance_percent(&c, 94) ? 0 : (int)scaled(&c, 1, 8);
     for (i = 0; i < n && p->fault_count < MAX_FAULTS; i++) {
@@ -325,6 +330,30 @@ static void make_garble(uint64_t seed) {
     }
 }
 
+/* In one seed of 20, unless a round trip is long, the server refuses long
+ * payloads for some time. */
+static void make_limit(uint64_t seed) {
+    plan *p = &sim_plan;
+    fault *f = &p->faults[p->fault_count];
+    chance c;
+    int i;
+    if (plan_version < 7 || p->latency_us >= 100 * MS ||
+        p->fault_count == MAX_FAULTS)
+        return;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 37;
+    if (!chance_percent(&c, 5)) return;
+    f->index = p->fault_count++;
+    f->kind = LIMIT;
+    f->at_us = chance_between(&c, 0, p->faults_until_us / 2);
+    f->lasts_us = chance_between(&c, SIM_SECOND, p->faults_until_us - f->at_us);
+    f->amount = scaled(&c, 12000, 100000); /* all scripts are shorter */
+    f->actor = -1;
+    p->kinds |= 1u << LIMIT;
+    for (i = 0; i < p->actor_count; i++)
+        p->actors[i].large = (int)chance_between(&c, 1, 200);
+    p->mix.outbox_size = 4 << 16; /* for payloads of up to a quarter of it */
+}
+
 /* Choose how often a program calls another function before its next take. */
 static void make_meddling(uint64_t seed) {
     chance c;
@@ -334,11 +363,15 @@ static void make_meddling(uint64_t seed) {
         chance_percent(&c, 50) ? 0 : (int)chance_between(&c, 1, 50);
 }
 
-/* Choose how often a worker cancels an offer of another program. */
+/* Choose how often a worker cancels an offer of another program, and whether a
+ * program uses another wire. */
 static void make_strangers(uint64_t seed) {
     chance c;
     if (plan_version < 6) return;
     c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 31;
+    if (plan_version >= 7 && sim_plan.wire != DELAYQ_NATIVE && seed % 8 == 0 &&
+        sim_plan.latency_us < 100 * MS)
+        add_actor(&c, STRANGER, some_queue(&c));
     if (sim_plan.broadcast || chance_percent(&c, 50)) return;
     sim_plan.cancels_others = (int)chance_between(&c, 1, 30);
 }
@@ -465,6 +498,7 @@ void plan_make(uint64_t seed, int64_t seconds) {
     make_garble(seed);
     make_meddling(seed);
     make_line(seed);
+    make_limit(seed);
     make_strangers(seed);
     make_long(seed);
     /* With a denied command Redisson's scripts stop halfway. */
@@ -651,6 +685,7 @@ static void apply(void) {
             r->denied = denied;
             r->closes = f->seed / 16 % 2 ? 0 : 1 + (int)(f->seed / 32 % 2);
             break;
+        case LIMIT: r->longest_bulk = (int)f->amount; break;
         case FREEZE_SERVER: freeze = 1; break;
         default: break;
         }
@@ -825,7 +860,11 @@ static void finish(void *arg) {
         service_open();
         break;
     case MOVE:
-        machine_alias("redis", sim_server);
+        if (f->slot_moves) {
+            service_move(OLD_FOLLOWS);
+            check_clock_set();
+        }
+        service_name_master();
         net_tell_truth();
         break;
     case ACTOR_KILL:
@@ -893,7 +932,11 @@ static void strike(void *arg) {
         restart_server(f);
         break;
     case MOVE:
-        service_move((service_end_of)(f->seed % 3));
+        f->slot_moves = p->finds == BY_CLUSTER && f->seed / 3 % 2;
+        if (f->slot_moves)
+            service_migrate();
+        else
+            service_move((service_end_of)(f->seed % 3));
         check_clock_set();
         break;
     case FAILOVER: /* the server is read-only until there is a new master */

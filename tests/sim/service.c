@@ -3,6 +3,7 @@
  * the order of their arrival, and needs a little time for each.
  */
 #include "sim.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,10 +28,12 @@ typedef struct arrival {
 } arrival;
 
 #define NODES 2
+#define SENTINEL NODES /* index in nodes[] */
 
 redis *sim_redis;
+static redis *sentinel; /* NULL: there is none */
 machine *sim_server;
-static machine *nodes[NODES];
+static machine *nodes[NODES + 1];
 static int listening[NODES];
 static int master;
 static session *sessions;
@@ -82,20 +85,23 @@ void service_garble(uint64_t how) {
 
 /* Send a reply in a changed form, which `garble` chooses. */
 static void write_garbled(session *s, const char *bytes, size_t len) {
-    static const char *const instead[] = {"HTTP/1.1 400 Bad Request\r\n\r\n",
+    char short_reply[64];
+    const char *const instead[] = {"HTTP/1.1 400 Bad Request\r\n\r\n",
                                           "%1\r\n+a\r\n+b\r\n", "+OK\r\n",
-                                          "*2\r\n:1\r\n$-1\r\n", "*0\r\n"};
+                                          short_reply};
     static const char *const more[] = {"+OK\r\n", ":5\r\n", "*0\r\n"};
+    snprintf(short_reply, sizeof short_reply, "*2\r\n:%lld\r\n$-1\r\n",
+             (long long)service_now_us());
     TELL("%s: a reply is garbled", s->a ? s->a->name : "?");
     if (garble % 2 == 0) {
-        const char *text = instead[garble / 2 % 2];
+        const char *text = instead[garble / 2 % (plan_version < 7 ? 2 : 4)];
         link_write(s->l, text, strlen(text));
     } else { /* the reply twice, or followed by another one */
         const char *text = more[garble / 2 % 3];
         char *both = (char *)malloc(2 * len + 8);
         size_t n = len;
         memcpy(both, bytes, len);
-        if (garble / 6 % 2)
+        if (garble / 6 % 2 && plan_version < 7)
             memcpy(both + n, bytes, len), n += len;
         else
             memcpy(both + n, text, strlen(text)), n += strlen(text);
@@ -134,8 +140,9 @@ static void *accepted(void *service, net_link *l) {
     for (i = 0; i < sim_plan.actor_count; i++)
         if (sim_plan.actors[i].p && sim_plan.actors[i].p == link_process(l))
             s->a = &sim_plan.actors[i];
-    if (s->a) check_connected(s->a);
-    s->c = redis_connect(sim_redis, client_write, client_close, s);
+    if (s->a && s->node != SENTINEL) check_connected(s->a);
+    s->c = redis_connect(s->node == SENTINEL ? sentinel : sim_redis,
+                         client_write, client_close, s);
     if (s->c) client_set_node(s->c, s->node);
     return s;
 }
@@ -166,6 +173,10 @@ static void received(void *of, const char *bytes, size_t len) {
     session *s = (session *)of;
     arrival *a;
     if (!s->c) return;
+    if (s->node == SENTINEL) {
+        redis_feed(s->c, bytes, len);
+        return;
+    }
     a = (arrival *)malloc(sizeof *a + len);
     a->from = s;
     a->len = len;
@@ -188,6 +199,8 @@ static void closed(void *of) {
 }
 
 static const net_service how = {accepted, received, closed};
+static const char *const hosts[] = {"10.0.0.1", "10.0.0.2"};
+static const char *const addresses[] = {"10.0.0.1:6379", "10.0.0.2:6379"};
 
 static void forget_arrivals(void) {
     while (first) {
@@ -213,6 +226,15 @@ void service_begin(void) {
     master = listening[0] = listening[1] = 0;
     machine_alias("redis", sim_server);
     sim_redis = redis_new(&hooks);
+    if (sim_plan.finds == BY_CLUSTER) redis_set_cluster(sim_redis, addresses);
+    if (sim_plan.finds == BY_SENTINEL) {
+        static redis_hooks quiet;
+        quiet.now_us = now_us;
+        sentinel = redis_new(&quiet);
+        nodes[SENTINEL] = machine_new("sentinel", "10.0.0.3");
+        net_listen(nodes[SENTINEL], 26379, &how, &nodes[SENTINEL]);
+        service_name_master();
+    }
     if (sim_plan.tracks_reads) redis_tracks_reads(sim_redis);
     if (sim_plan.evicts)
         redis_set_policy(sim_redis,
@@ -223,7 +245,8 @@ void service_begin(void) {
 void service_end(void) {
     forget_arrivals();
     redis_free(sim_redis);
-    sim_redis = NULL;
+    redis_free(sentinel);
+    sim_redis = sentinel = NULL;
     while (sessions) {
         session *next = sessions->next;
         free(sessions);
@@ -231,15 +254,23 @@ void service_end(void) {
     }
 }
 
+static void open_node(int node) {
+    if (!listening[node]) net_listen(nodes[node], PORT, &how, &nodes[node]);
+    listening[node] = 1;
+}
+
 void service_open(void) {
-    if (!listening[master]) net_listen(sim_server, PORT, &how, &nodes[master]);
-    listening[master] = open_now = 1;
+    int i;
+    for (i = 0; i < NODES; i++)
+        if (i == master || sim_plan.finds == BY_CLUSTER) open_node(i);
+    open_now = 1;
 }
 
 /* Forget all sessions. redis_restart drops their clients silently. */
 static void forget_sessions(void) {
     session *s;
     for (s = sessions; s; s = s->next) {
+        if (s->node == SENTINEL) continue;
         s->l = NULL;
         s->c = NULL;
     }
@@ -276,7 +307,21 @@ static void forget_clients(int node) {
 }
 
 machine *service_node(int i) {
-    return i < NODES ? nodes[i] : NULL;
+    return i < NODES + (sentinel != NULL) ? nodes[i] : NULL;
+}
+
+void service_migrate(void) {
+    redis_set_importing(sim_redis, (master + 1) % NODES);
+}
+
+void service_name_master(void) {
+    machine_alias("redis", sim_server);
+    if (sentinel)
+        redis_set_sentinel(sentinel, "master", hosts[master], "6379");
+    if (sim_plan.finds == BY_CLUSTER) {
+        machine_boot(nodes[(master + 1) % NODES]);
+        open_node((master + 1) % NODES);
+    }
 }
 
 void service_move(service_end_of how) {

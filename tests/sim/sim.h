@@ -65,7 +65,8 @@ typedef enum actor_kind {
     PUSHER,          /* RPUSH into the ready list */
     JAVA,            /* Redisson: offers, transfers by its timer, BLPOP */
     PAUSER,          /* pauses and resumes its queue */
-    LONG             /* very many calls on one connection */
+    LONG,            /* very many calls on one connection */
+    STRANGER         /* is refused, since it has the wire of another Redisson */
 } actor_kind;
 
 enum { HAND = 32 };
@@ -129,6 +130,7 @@ typedef struct actor {
     uint64_t steps_then, commands_then, idle_verbs_then, idle_connects_then;
     int idle_logs_in;
     int awake;        /* 1: its handle is open */
+    delayq_status opened; /* the result of its last delayq_open */
     int wakes;        /* calls of delayq_wake that have not ended a call yet */
     int64_t woken_us; /* time of a wake that must end its call; 0: none */
     struct held *held;
@@ -139,6 +141,7 @@ typedef struct actor {
     int offer_count, change_count;
     uint64_t offers_accepted, changes_accepted;
     uint64_t told_settled[2]; /* settled offers and changes, as reported */
+    uint64_t drops;           /* dropped ops, as reported */
     unsigned replaces;        /* bits of the keys that it has replaced */
     unsigned cancels;         /* bits of the keys that it has cancelled */
     int cancelled;            /* items that delayq_cancel_key removed for it */
@@ -176,8 +179,9 @@ typedef enum fault_kind {
     ACTOR_WAKE, /* delayq_wake */
     ACTOR_CLOCK,
     SERVER_CLOCK,
-    MOVE,   /* another machine is master; later the host name resolves to it */
+    MOVE,   /* another machine is master; later the handles can find it */
     GARBLE, /* a reply is changed on its way */
+    LIMIT,  /* the server closes connections that send a long payload */
     FAULT_KINDS
 } fault_kind;
 
@@ -191,6 +195,7 @@ typedef struct fault {
     uint64_t seed;
     int dropped;
     int active;
+    int slot_moves;     /* 1: a MOVE that moves a cluster's slot */
     redis_image *image; /* the state to which a crash returns the server */
     int64_t image_us;   /* time at which the image was saved */
 } fault;
@@ -210,6 +215,14 @@ typedef struct mix {
     actor_kind workers[5];
 } mix;
 
+/* How the handles find the master. */
+typedef enum finding {
+    BY_ADDRESS,
+    BY_NAME, /* its host name, which resolves to another machine after a MOVE */
+    BY_SENTINEL,
+    BY_CLUSTER /* a node, which redirects them */
+} finding;
+
 typedef struct plan {
     uint64_t seed;
     mix mix;
@@ -228,7 +241,7 @@ typedef struct plan {
                            another function before its next take */
     int cancels_others; /* percentage of taken items after which a worker
                            cancels an offer of another program */
-    int by_name;        /* 1: the URL has the server's name, not its address */
+    finding finds;
     int tracks_reads;   /* 1: the server tracks keys as Redis 7.2 does */
     int evicts;         /* policy in INFO: 1 allkeys-lru, 2 volatile-ttl */
     int hosts;          /* 1: the URL also has a server that never listens */
@@ -285,6 +298,10 @@ typedef enum service_end_of {
 } service_end_of;
 /* Make another machine the server. It has the same content. */
 void service_move(service_end_of how);
+void service_migrate(void); /* the cluster's slot begins to move */
+/* After a move: let the name, the sentinel or the cluster's nodes say where the
+ * master is. */
+void service_name_master(void);
 machine *service_node(int i); /* returns NULL if i is too large */
 void service_freeze(int on);
 int64_t service_now_us(void); /* returns the time of the server's clock */
@@ -380,6 +397,8 @@ item *check_find(const void *bytes, size_t len);   /* find a payload's item */
 void check_intend(actor *a, item *it);
 void check_settled(actor *a, item *it, delayq_status status, const char *verb);
 void check_offered(actor *a, item *it, delayq_status status);
+/* Check an op that an outbox has dropped: an offer, if `verb` is NULL. */
+void check_dropped(actor *a, const item *it, const char *verb);
 void check_key_cancelled(actor *a, int items, delayq_status status);
 void check_paused(actor *a, int on, delayq_status status);
 /* Call check_clears before delayq_clear, and check_cleared after it. */
