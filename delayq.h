@@ -7733,16 +7733,20 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
     return status;
 }
 
+/* Returns 1 if the socket over which a lane's request was sent is open. */
+static int dq_lane_has_socket(const delayq *q, const delayq_lane *lane) {
+    return q->conn->cmd.c && lane->x.number == q->conn->cmd.number;
+}
+
 /* Set the error of a reply that the lane's script can't have sent. Close its
  * connection, since the next replies may be wrong, too. */
 static delayq_status dq_lane_reject(delayq *q, delayq_lane *lane) {
-    delayq_conn *conn = q->conn;
     DQ_MARK(reply_is_not_ours);
     lane->x.status = dq_err_bad_reply(lane->why, lane->verb->name);
-    if (conn->cmd.c && lane->x.number == conn->cmd.number)
-        dq_conn_lose(conn, &conn->cmd,
-                     dq_err_with(conn->err, DELAYQ_ERR_PROTOCOL, lane->why));
-    return DELAYQ_ERR_PROTOCOL;
+    if (dq_lane_has_socket(q, lane))
+        dq_conn_lose(q->conn, &q->conn->cmd,
+                     dq_err_with(q->conn->err, lane->x.status, lane->why));
+    return lane->x.status;
 }
 
 /* Read the replies to a lane's request; after a lost socket there may be none.
@@ -7756,8 +7760,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     delayq_status status = x->status;
     assert(x->state == DELAYQ_EXCHANGE_ANSWERED && !lane->reply);
     if (verb->flags & DQ_RAW) {
-        if (!conn->cmd.c || x->number != conn->cmd.number)
-            dq_conn_free_replies(x); /* they came on an earlier connection */
+        if (!dq_lane_has_socket(q, lane)) dq_conn_free_replies(x);
         loads = loads && x->got > 0 && r->type != REDIS_REPLY_ERROR;
         lane->status = loads ? DQ_NOSCRIPT : verb->reader(q, lane);
         dq_conn_free_replies(x);
@@ -7779,7 +7782,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     } else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0) {
         status = dq_lane_reject(q, lane);
     }
-    if (r && conn->cmd.c && x->number == conn->cmd.number)
+    if (r && dq_lane_has_socket(q, lane))
         status = dq_lane_learn(q, lane, x->replies[x->got - 1], status);
     if (status == DELAYQ_OK) lane->reply = x->replies[--x->got];
     dq_conn_free_replies(x);
@@ -9149,18 +9152,20 @@ static delayq_status dq_wait_late(delayq *q) {
 }
 
 /* Wait until the deadline for an open connection on which q's queue has been
- * probed. If step_us > 0, each step of connecting, to each server in turn, sets
- * the deadline to step_us after its beginning. */
+ * probed. If step_us > 0, each step of connecting that succeeds sets the
+ * deadline to step_us after its end, unless an earlier attempt came as far. So
+ * silent hosts share the time of one step. */
 static delayq_status dq_wait_connected(delayq *q, int64_t deadline,
                                        int64_t step_us) {
     const delayq_conn *conn = q->conn;
-    unsigned before = 0;
+    int most = 0;
     for (;;) {
         delayq_status status = dq_lane_ensure(q, q->err);
-        unsigned step = 8 * conn->cmd.number + conn->cmd.state;
+        int steps = 16 * conn->hops + (int)conn->cmd.state +
+                    8 * (conn->cmd.purpose != DQ_CONN_SENTINEL);
         if (status != DELAYQ_EMPTY) return status;
-        if (step_us > 0 && step != before) {
-            before = step;
+        if (step_us > 0 && steps > most) {
+            most = steps;
             deadline = conn->now_us + step_us;
         }
         if (conn->now_us >= deadline) return dq_wait_late(q);
