@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if SIM_API >= 3
+#if SIM_API >= 2
 #include "../told.h"
 #endif
 
@@ -29,7 +29,7 @@ struct outbox_entry {
 
 /* --- calls --------------------------------------------------------------- */
 
-#if SIM_API >= 3
+#if SIM_API >= 2
 delayq_status honest(const delayq *q, delayq_status status, const char *call) {
     const char *why = falsehood(q, status);
     if (why)
@@ -97,6 +97,8 @@ static void begin(actor *a, const char *call, int64_t bound_us) {
     a->call_us = sim_now();
     a->call_bound_us = bound_us;
     a->frozen_us = 0;
+    a->ran_then = a->ran;
+    a->refused_then = a->refused;
 }
 
 int actor_can_take(const char *call) {
@@ -135,6 +137,11 @@ static delayq_status end(actor *a, delayq_status status) {
         TELL("%s: %s: %s%s%s", a->name, call, delayq_strstatus(status),
              status < 0 ? ": " : "", status < 0 ? delayq_errmsg(a->q) : "");
     check_status(a, call, status);
+    if (status == DELAYQ_EMPTY && strstr(call, "take") && !a->outbox &&
+        a->refused > a->refused_then && a->ran == a->ran_then)
+        check_fail("status",
+                   "%s: %s finds nothing, and each of its requests was refused",
+                   a->name, call);
     return status;
 }
 
@@ -234,6 +241,17 @@ static void on_settled(void *user, int changes, uint64_t number,
 
 static void outbox_resume(actor *a);
 
+/* A URL with servers that never reply, and the server among them. */
+static const char *silent_url(void) {
+    static char url[300];
+    int i, at = (int)(sim_plan.seed % (uint64_t)(sim_plan.silent + 1));
+    strcpy(url, "redis://");
+    for (i = 0; i <= sim_plan.silent; i++)
+        sprintf(url + strlen(url), "%s10.0.%d.%d:6379", i ? "," : "",
+                i == at ? 0 : 9, i == at ? 1 : i + 1);
+    return url;
+}
+
 static delayq *open_handle(actor *a, int queue, delayq *share) {
     delayq *q = (delayq *)calloc(1, sizeof *q);
     delayq_options o;
@@ -242,6 +260,7 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
     o.name = queue == 0 ? "jobs" : queue == 1 ? "more" : "long";
     o.url = share                           ? NULL
             : sim_plan.finds == BY_NAME     ? "redis://redis:6379"
+            : sim_plan.silent               ? silent_url()
             : sim_plan.finds == BY_SENTINEL ? "redis+sentinel://10.0.0.3/master"
             : sim_plan.hosts || (sim_plan.finds == BY_CLUSTER &&
                                  sim_plan.latency_us < 100 * MS)
@@ -605,6 +624,29 @@ static void cancel_of_others(actor *a) {
     ended(a, &h, status, "cancel");
 }
 
+/* Returns 1 if the program is to repeat its last call. */
+static int repeats(const actor *a) {
+    chance c;
+    c.state = a->seed + 47 * (a->verbs + a->items);
+    return chance_percent(&c, sim_plan.repeats);
+}
+
+/* Sometimes nack an item again, long before it is due. This nack counts. */
+static void nack_again(actor *a, held *h, delayq_status status,
+                       int64_t delay_ms) {
+    int before = h->it->disturbed;
+    int64_t begun = sim_now();
+    if (status != DELAYQ_OK || delay_ms < 500 || !repeats(a)) return;
+    check_intend(a, h->it);
+    status = CALL(a, "nack", large_us(a), delayq_nack(a->q, &h->got, 400));
+    same_due(a, h, status, 400, 400);
+    ended(a, h, status, "nack");
+    if (status == DELAYQ_GONE && !a->outbox && !before && !h->it->disturbed &&
+        !h->it->cancelled && !h->it->ended_us && sim_now() - begun < 300 * MS)
+        check_fail("status", "%s: a second nack of item %d is told as gone",
+                   a->name, h->it->id);
+}
+
 /* Work on an item, and perhaps end its lease. Returns 1 if the caller must ack
  * the item. */
 static int work(actor *a, held *h, int waits) {
@@ -638,6 +680,7 @@ static int work(actor *a, held *h, int waits) {
             same_due(a, h, status, sim_plan.backoff_ms / 2,
                      sim_plan.backoff_max_ms);
         ended(a, h, status, "nack");
+        if (what < nack) nack_again(a, h, status, delay);
         return 0;
     }
     if (what < release) {
@@ -794,8 +837,15 @@ static void batch_worker(actor *a) {
         }
         if (n) {
             for (i = 0; i < n; i++) check_intend(a, acked[i]);
+            int twice = n < MOST && repeats(a);
+            if (twice) got[n] = got[0];
             a->verbs++;
-            CALL(a, "ack_many", large_us(a), delayq_ack_many(a->q, got, n));
+            CALL(a, "ack_many", large_us(a),
+                 delayq_ack_many(a->q, got, n + (size_t)twice));
+            if (twice && got[0].acked == DELAYQ_OK &&
+                got[n].acked == DELAYQ_OK)
+                check_fail("status", "%s: two acks of item %d are told as done",
+                           a->name, acked[0]->id);
             for (i = 0; i < n; i++)
                 check_settled(a, acked[i], got[i].acked, "ack");
         }
@@ -854,6 +904,24 @@ static void open_neighbour(actor *a) {
     a->outbox = own;
 }
 
+/* Sometimes close the second handle, and open it again. */
+static void reopen_neighbour(actor *a) {
+    void *own = a->outbox;
+    chance c;
+    c.state = a->seed + 53 * (uint64_t)(sim_now() / MS);
+    if (!a->q2 || !offers_on() ||
+        chance_between(&c, 0, 999) >= sim_plan.reopens)
+        return;
+    CALL(a, "close", 2 * MS, (delayq_close(a->q2), DELAYQ_OK));
+    free(a->q2);
+    free(a->outbox2);
+    a->handle_count--;
+    a->q2 = open_handle(a, a->queue, a->q);
+    a->outbox2 = a->outbox;
+    a->outbox = own;
+    faults_disconnect(); /* if a request was in flight */
+}
+
 /* Tick all handles of the actor. Returns the shortest wait_ms. */
 static int64_t tick_all(actor *a) {
     int64_t wait_ms = 0, other_ms;
@@ -883,6 +951,14 @@ static void take_waiting(actor *a) {
     if (work(a, &h, 0)) ack(a, &h);
 }
 
+/* Wait as delayq_wait does instead of polling descriptors. */
+static void wait_for_items(actor *a) {
+    int64_t begun = sim_now();
+    wait_shortly(a, 500);
+    a->turns += sim_now() - begun < MS;
+    outbox_look(a);
+}
+
 /* This worker also offers, so that acks and offers of one handle are in flight
  * when a connection is lost. */
 static void outbox_worker(actor *a) {
@@ -893,12 +969,17 @@ static void outbox_worker(actor *a) {
         int64_t wait_ms;
         take_waiting(a);
         take_all(a, 0);
-        if (offers_on() && percent(a, a->gap_us ? 3 : 20))
+        if (offers_on() && percent(a, a->gap_us ? 3 : 20)) {
             produce_one(a, a->q, kept);
+            if (sim_plan.waits) take_waiting(a);
+        }
         is_free(a);
+        reopen_neighbour(a);
         wait_ms = tick_all(a);
         if (a->gap_us) /* in frames */
             process_sleep(FRAME_US);
+        else if (sim_plan.waits)
+            wait_for_items(a);
         else
             sleep_in_poll(a, wait_ms);
     }

@@ -12,7 +12,7 @@ plan sim_plan;
 #if SIM_API < 2
 int plan_version = 0;
 #else
-int plan_version = 7;
+int plan_version = 8;
 #endif
 
 /* --- chance -------------------------------------------------------------- */
@@ -354,6 +354,40 @@ static void make_limit(uint64_t seed) {
     p->mix.outbox_size = 4 << 16; /* for payloads of up to a quarter of it */
 }
 
+/* Since version 8 of the plan: in half of the seeds in which payloads are too
+ * long there is no other fault. In others an outbox has payloads that are
+ * written in several parts, a worker waits for its outbox, calls nack or ack
+ * twice, or opens its second handle again, and the URL names silent servers. */
+static void make_variety(uint64_t seed) {
+#if SIM_API >= 2
+    plan *p = &sim_plan;
+    chance c;
+    int i;
+    if (plan_version < 8) return;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 41;
+    p->waits = chance_percent(&c, 30);
+    p->repeats = chance_percent(&c, 50) ? 0 : (int)chance_between(&c, 1, 30);
+    p->reopens = chance_percent(&c, 70) ? 0 : (int)chance_between(&c, 1, 20);
+    if (p->latency_us >= 100 * MS) return;
+    if (p->kinds & 1u << LIMIT) {
+        if (chance_percent(&c, 50)) return;
+        p->faults[0] = p->faults[p->fault_count - 1];
+        p->faults[0].index = 0;
+        p->fault_count = 1;
+        p->kinds = 1u << LIMIT;
+        return;
+    }
+    if (!p->finds && !p->hosts && chance_percent(&c, 8))
+        p->silent = (int)chance_between(&c, 1, 3);
+    if (!chance_percent(&c, 5)) return;
+    p->mix.outbox_size = (int)scaled(&c, 1 << 20, 4 << 20);
+    for (i = 0; i < p->actor_count; i++)
+        p->actors[i].large = (int)chance_between(&c, 1, 100);
+#else
+    (void)seed;
+#endif
+}
+
 /* Choose how often a program calls another function before its next take. */
 static void make_meddling(uint64_t seed) {
     chance c;
@@ -499,6 +533,7 @@ void plan_make(uint64_t seed, int64_t seconds) {
     make_meddling(seed);
     make_line(seed);
     make_limit(seed);
+    make_variety(seed);
     make_strangers(seed);
     make_long(seed);
     /* With a denied command Redisson's scripts stop halfway. */
@@ -567,6 +602,12 @@ int64_t plan_round_trip_us(void) {
            MS;
 }
 
+/* Returns how long a handle may need to find the server. After failures each
+ * silent server gets up to a second. */
+int64_t plan_search_us(void) {
+    return 3 * sim_plan.silent * SIM_SECOND;
+}
+
 /* --- faults -------------------------------------------------------------- */
 
 static int active;
@@ -612,6 +653,10 @@ static int64_t names_age_us(void) {
 
 static void heals_at(int64_t when) {
     if (when > connections_us) connections_us = when;
+}
+
+void faults_disconnect(void) {
+    heals_at(sim_now());
 }
 
 /* Put the active faults into effect. */

@@ -93,6 +93,7 @@ static void write_garbled(session *s, const char *bytes, size_t len) {
     snprintf(short_reply, sizeof short_reply, "*2\r\n:%lld\r\n$-1\r\n",
              (long long)service_now_us());
     TELL("%s: a reply is garbled", s->a ? s->a->name : "?");
+    faults_disconnect();
     if (garble % 2 == 0) {
         const char *text = instead[garble / 2 % (plan_version < 7 ? 2 : 4)];
         link_write(s->l, text, strlen(text));

@@ -115,6 +115,7 @@ typedef struct actor {
     void *image;            /* an image that survives its process, or NULL */
     int64_t drained_us[2];  /* times of the last settled offer and change */
     uint64_t turns;         /* turns of its loop that did not sleep */
+    uint64_t ran_then, refused_then; /* at the beginning of the call */
     const char *call;       /* name of the delayq call that runs, or NULL */
     int64_t call_us, call_bound_us;
     /* how long it was frozen in this call; time of its last freeze or thaw */
@@ -124,6 +125,7 @@ typedef struct actor {
     int64_t trouble_us; /* time of the last failure that it noticed */
     int64_t outcome_us; /* time at which its last call returned */
     /* Counters; ..._then is the value at the beginning of a window. */
+    uint64_t ran, refused; /* scripts */
     uint64_t logs, opens, connects, items, verbs, commands;
     uint64_t logs_then, opens_then, connects_then, items_then, verbs_then;
     uint64_t bytes_then;
@@ -245,6 +247,11 @@ typedef struct plan {
     int tracks_reads;   /* 1: the server tracks keys as Redis 7.2 does */
     int evicts;         /* policy in INFO: 1 allkeys-lru, 2 volatile-ttl */
     int hosts;          /* 1: the URL also has a server that never listens */
+    int silent;         /* servers in the URL that never reply */
+    int waits;          /* 1: workers with an outbox also call delayq_wait */
+    int repeats;        /* percentage of nacks and acks that are repeated */
+    int reopens;        /* per mille of the turns of a program after which it
+                           opens its second handle again */
     int reconnect_max_ms;
     int64_t latency_us, jitter_us;
     int pieces;
@@ -268,6 +275,7 @@ const char *fault_name(fault_kind kind);
 const char *actor_kind_name(actor_kind kind);
 /* Returns the longest time of a round trip without a fault. */
 int64_t plan_round_trip_us(void);
+int64_t plan_search_us(void);
 
 /* --- the run ------------------------------------------------------------- */
 
@@ -277,6 +285,7 @@ extern uint64_t sim_last_hash; /* hash of the last run */
 
 /* faults */
 void faults_begin(void);
+void faults_disconnect(void); /* a connection ends now */
 int faults_quiet(void); /* returns 1 unless the server or a line has a fault */
 /* Returns the end of the last fault that affected connections. */
 int64_t faults_connections_us(void);
