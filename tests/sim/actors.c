@@ -11,8 +11,6 @@
 #include "../told.h"
 #endif
 
-#define FRAME_US (16 * MS)
-
 typedef struct held {
     item *it;
     delayq_item got;
@@ -24,6 +22,7 @@ struct outbox_entry {
     item *it;
     const char *verb;
     int64_t at_us;
+    int ahead; /* ops that were not settled then */
     delayq_status dropped; /* the status with which it was dropped */
 };
 
@@ -93,12 +92,13 @@ static void read_hand(const actor *a, const char *call) {
 
 static void begin(actor *a, const char *call, int64_t bound_us) {
     out_of_hand(a, call);
-    a->call = call;
+    a->call = a->last_call = call;
     a->call_us = sim_now();
     a->call_bound_us = bound_us;
     a->frozen_us = 0;
     a->ran_then = a->ran;
     a->refused_then = a->refused;
+    a->ends_then = process_ends(a->p);
 }
 
 int actor_can_take(const char *call) {
@@ -137,6 +137,7 @@ static delayq_status end(actor *a, delayq_status status) {
         TELL("%s: %s: %s%s%s", a->name, call, delayq_strstatus(status),
              status < 0 ? ": " : "", status < 0 ? delayq_errmsg(a->q) : "");
     check_status(a, call, status);
+    if (strncmp(call, "offer_m", 7) != 0) check_unknown(a, status);
     if (status == DELAYQ_EMPTY && strstr(call, "take") && !a->outbox &&
         a->refused > a->refused_then && a->ran == a->ran_then)
         check_fail("status",
@@ -252,6 +253,11 @@ static const char *silent_url(void) {
     return url;
 }
 
+/* Returns 1 if a stranger has the native wire, and not the other Redisson's. */
+static int is_native(const actor *a) {
+    return plan_version >= 9 && a->seed % 2;
+}
+
 static delayq *open_handle(actor *a, int queue, delayq *share) {
     delayq *q = (delayq *)calloc(1, sizeof *q);
     delayq_options o;
@@ -268,8 +274,9 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
                 : "redis://10.0.0.1:6379";
     o.wire = sim_plan.wire;
     if (a->kind == STRANGER)
-        o.wire = o.wire == DELAYQ_REDISSON ? DELAYQ_REDISSON_OLD
-                                           : DELAYQ_REDISSON;
+        o.wire = is_native(a)                ? DELAYQ_NATIVE
+                 : o.wire == DELAYQ_REDISSON ? DELAYQ_REDISSON_OLD
+                                             : DELAYQ_REDISSON;
     o.lease_ms = sim_plan.lease_ms;
     o.max_attempts = sim_plan.max_attempts;
     o.backoff_ms = sim_plan.backoff_ms;
@@ -332,6 +339,7 @@ static void outbox_add(actor *a, int change, item *it, const char *verb) {
     e->it = it;
     e->verb = verb;
     e->at_us = sim_now();
+    e->ahead = *n - 1;
     e->dropped = DELAYQ_OK;
 }
 
@@ -439,10 +447,12 @@ static void outbox_look(actor *a) {
     a->change_count -= i;
     for (i = 0; i < 2; i++) { /* check the first op that is not settled */
         const struct outbox_entry *e = i ? a->changes : a->offers;
-        if (i ? a->change_count : a->offer_count)
-            check_drains(a, i && e->verb ? e->verb : "offer",
-                         e->at_us > a->drained_us[i] ? e->at_us
-                                                     : a->drained_us[i]);
+        const char *verb;
+        if (!(i ? a->change_count : a->offer_count)) continue;
+        verb = i && e->verb ? e->verb : "offer";
+        check_drains(a, verb,
+                     e->at_us > a->drained_us[i] ? e->at_us : a->drained_us[i]);
+        check_rate(a, verb, e->at_us, e->ahead);
     }
     intend_pending(a);
 #else
@@ -685,6 +695,7 @@ static int work(actor *a, held *h, int waits) {
     }
     if (what < release) {
         h->it->attempts--;
+        h->it->told_attempt--;
         check_intend(a, h->it);
         status = CALL(a, "nack", large_us(a),
                       delayq_nack(a->q, &h->got, DELAYQ_RELEASE));
@@ -941,14 +952,17 @@ static void take_waiting(actor *a) {
     held h;
     chance c;
     int64_t ms;
+    int n;
     if (!meddles(a, &c)) return;
     ms = chance_between(&c, 1, 500);
-    a->verbs++;
-    if (CALL(a, "take", take_us(a, ms), delayq_take(a->q, &got, ms)) !=
-        DELAYQ_OK)
-        return;
-    received(a, &got, &h);
-    if (work(a, &h, 0)) ack(a, &h);
+    for (n = 0; n < sim_plan.takes; n++) {
+        a->verbs++;
+        if (CALL(a, "take", take_us(a, ms), delayq_take(a->q, &got, ms)) !=
+            DELAYQ_OK)
+            return;
+        received(a, &got, &h);
+        if (work(a, &h, 0)) ack(a, &h);
+    }
 }
 
 /* Wait as delayq_wait does instead of polling descriptors. */
@@ -977,7 +991,7 @@ static void outbox_worker(actor *a) {
         reopen_neighbour(a);
         wait_ms = tick_all(a);
         if (a->gap_us) /* in frames */
-            process_sleep(FRAME_US);
+            process_sleep(sim_plan.frame_us);
         else if (sim_plan.waits)
             wait_for_items(a);
         else
@@ -1107,7 +1121,8 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
             status = CALL(a, "offer_many", a->outbox ? 2 * MS : 3 * large_us(a),
                           delayq_offer_many(q, m, (size_t)count));
         }
-        (void)status;
+        /* Afterwards the outcome of an earlier try may be unknown. */
+        if (!tries) check_unknown(a, status);
         for (i = left = 0; i < count; i++)
             if (m[i].status == DELAYQ_ERR_UNKNOWN) left++;
         if (!left || ++tries == 40) break;
@@ -1226,6 +1241,17 @@ static void produce_one(actor *a, delayq *q, offered *kept) {
         change_offer(a, q, o);
 }
 
+/* Sometimes offer many items at once. */
+static void offer_burst(actor *a) {
+    chance c;
+    int i, each = a->outbox ? 4 : 16;
+    c.state = a->seed + 59 * a->verbs;
+    if (!sim_plan.bursts || !chance_percent(&c, 5) || check_crowded(a->queue))
+        return;
+    for (i = (int)chance_between(&c, 50, sim_plan.bursts); i > 0; i -= each)
+        offer_messages(a, a->q, each, NULL);
+}
+
 static int offers_on(void) {
     return sim_now() < sim_plan.offers_until_us;
 }
@@ -1235,6 +1261,7 @@ static void producer(actor *a) {
     memset(kept, 0, sizeof kept);
     while (offers_on()) {
         produce_one(a, a->q, kept);
+        offer_burst(a);
         process_sleep(between(a, a->gap_us / 4, a->gap_us * 2));
     }
     for (;;) process_sleep(3600 * SIM_SECOND);
@@ -1269,12 +1296,13 @@ static void outbox_producer(actor *a) {
         int64_t wait_ms;
         if (offers_on() && sim_now() >= next) {
             produce_one(a, a->q, kept);
+            offer_burst(a);
             next = sim_now() + between(a, a->gap_us / 4, a->gap_us * 2);
         }
         wait_ms = tick_all(a);
         if (percent(a, sim_plan.mix.flush)) flush(a);
         if (offers_on())
-            process_sleep(FRAME_US);
+            process_sleep(sim_plan.frame_us);
         else
             sleep_in_poll(a, wait_ms);
     }
@@ -1398,14 +1426,19 @@ static void redriver(actor *a) {
     }
 }
 
-/* Open the queue, and if it has items of the other wire, try to take one. */
+/* Open the queue, and if the wire is wrong, try to take an item. */
 static void stranger(actor *a) {
     for (;;) {
         delayq_item got;
         delayq_status status;
+        int64_t begun_us;
         process_sleep(between(a, a->gap_us, a->gap_us * 4));
+        begun_us = sim_now();
         reopen(a);
         a->verbs++;
+        if (a->opened == DELAYQ_OK && is_native(a) &&
+            check_mirror_empty_us(a->queue) < begun_us)
+            check_fail("status", "%s opens a queue that has a mirror", a->name);
         if (a->opened != DELAYQ_ERR_WIRE) continue;
         status = CALL(a, "take(0)", take_us(a, 0), delayq_take(a->q, &got, 0));
         if (status == DELAYQ_OK)
@@ -1905,6 +1938,7 @@ void actor_start(actor *a) {
             calloc(1, (size_t)sim_plan.mix.outbox_size); /* survives kills */
 #endif
     a->steps_then = a->bytes_then = a->turns = 0;
+    a->unseen = -1;
     a->drained_us[0] = a->drained_us[1] = 0;
     a->frozen = a->awake = a->wakes = 0;
     a->woken_us = 0;

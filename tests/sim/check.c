@@ -89,6 +89,7 @@ static int64_t woke_us;
 static uint64_t events, events_then; /* number of changes in the server */
 static int paused[QUEUES], pause_touched;
 static int64_t resumed_us[QUEUES];
+static int64_t mirror_empty_us[QUEUES]; /* it was empty until then */
 
 item *check_item(int id) {
     return id >= 0 && id < item_count ? items[id] : NULL;
@@ -239,7 +240,10 @@ static void read_role(int queue, role r) {
     redis_each(sim_redis, n->text, n->len, read_element, &r);
     was = old.count;
     is = fresh.count;
-    if (r == MIRROR) was = is = 0;
+    if (r == MIRROR) {
+        if (was == 0) mirror_empty_us[queue] = sim_now();
+        was = is = 0;
+    }
     /* skip the unchanged elements at both ends */
     while (from < was && from < is && same(&old.of[from], &fresh.of[from]))
         from++;
@@ -311,7 +315,37 @@ static void check_order(const item *it) {
     }
 }
 
+/* The item is leased again, or dead. If its lease has ended in a handle with an
+ * outbox, which never handed it out, this must be in the log soon. */
+static void lease_ended(const item *it) {
+    actor *a = it->hand_actor < 0 ? NULL : &sim_plan.actors[it->hand_actor];
+    if (!a || !a->alive || !a->outbox || a->life != it->hand_life ||
+        a->unseen >= 0 || it->got > it->hand_got || it->disturbed ||
+        it->unknown ||
+        (it->was.set && it->was.score * 1000 > service_now_us()) ||
+        a->trouble_us + 2 * SIM_SECOND > it->hand_us)
+        return;
+    a->unseen = it->id;
+    a->unseen_us = sim_now();
+    a->unseen_logs = it->hand_logs;
+}
+
+static void check_unseen(actor *a) {
+    if (a->unseen < 0 || !a->outbox || !a->alive || a->frozen ||
+        sim_now() - a->unseen_us <
+            SIM_SECOND + 2 * sim_plan.frame_us + plan_round_trip_us())
+        return;
+    if (a->logs == a->unseen_logs && a->trouble_us < a->unseen_us &&
+        a->frozen_since_us < a->unseen_us - 10 * SIM_SECOND)
+        check_fail("logs",
+                   "the lease of item %d ended before %s handed it out, and "
+                   "the log doesn't say so",
+                   a->unseen, a->name);
+    a->unseen = -1;
+}
+
 static void handed_out(item *it, actor *by) {
+    lease_ended(it);
     taken_us[it->queue] = sim_now();
     it->handed++;
     it->attempts++;
@@ -322,6 +356,8 @@ static void handed_out(item *it, actor *by) {
     it->hand_actor = by ? by->index : -1;
     it->hand_life = by ? by->life : 0;
     it->hand_us = sim_now();
+    it->hand_got = it->got;
+    it->hand_logs = by ? by->logs : 0;
     it->hand_hash = it->now.set ? it->now.hash : 0;
     if (by) by->items++;
     if (!it->first_out && it->due_ms && it->moved <= 2) {
@@ -515,6 +551,7 @@ static int changed(item *it, actor *by) {
         it->hand_life == by->life) {
         it->handed--; /* it was fetched, and is given back */
         it->attempts -= it->attempts > 0;
+        if (sim_plan.wire != DELAYQ_NATIVE) it->told_attempt = 0;
     } else if (n->set && w->set) { /* leased, extended, nacked, rescheduled */
         if (!meant) {
             check_early(it, by, "leased");
@@ -529,7 +566,8 @@ static int changed(item *it, actor *by) {
     } else if (n->set) { /* leased from a list, or set by a nack */
         if (!meant) handed_out(it, by);
     } else if (n->dead) {
-        it->attempts = 0;
+        if (!meant) lease_ended(it);
+        it->attempts = it->told_attempt = 0;
         if (!meant && w->set) check_early(it, by, "given up");
         if (n->late > w->late) check_late(it, by, 1);
         it->first_out = 1;
@@ -542,6 +580,7 @@ static int changed(item *it, actor *by) {
         check_fail("lost", "dead letter %d is made ready by %s", it->id,
                    by ? by->name : "nobody");
     }
+    if (n->ready && sim_plan.wire != DELAYQ_NATIVE) it->told_attempt = 0;
     it->moved++;
     if (it->acked)
         check_fail("status", "item %d is acked, and still there", it->id);
@@ -569,10 +608,7 @@ static void find_pauses(void) {
 }
 
 static int has_pauser(void) {
-    int i, n = 0;
-    for (i = 0; i < sim_plan.actor_count; i++)
-        n += sim_plan.actors[i].kind == PAUSER;
-    return n;
+    return plan_has(PAUSER);
 }
 
 /* The numbers of items that the last part of a request, and the whole request,
@@ -754,6 +790,7 @@ void check_settled(actor *a, item *it, delayq_status status, const char *verb) {
     int done = ((removes ? it->removed : it->changed) & bit_of(a)) != 0;
     history_settled(a, it, status, verb);
     it->intents &= ~bit_of(a);
+    check_unknown(a, status);
     if (is_open_end(status)) {
         it->unknown |= bit_of(a);
         return;
@@ -831,6 +868,20 @@ void check_paused(actor *a, int on, delayq_status status) {
                    a->queue, on ? "paused" : "resumed");
 }
 
+/* Check that the number of attempts grows. With a Redisson wire it may become
+ * unknown (0), and then begins again. A reply that comes late may tell of an
+ * earlier attempt. */
+static void check_attempt(const actor *a, item *it, int attempt) {
+    int sure = !plan_has(JAVA) && !it->disturbed && !it->unknown &&
+               it->got >= it->handed && it->hand_actor == a->index &&
+               it->hand_life == a->life;
+    if (sure && (attempt ? attempt <= it->told_attempt
+                         : sim_plan.wire == DELAYQ_NATIVE))
+        check_fail("attempts", "item %d is handed out as attempt %d after %d",
+                   it->id, attempt, it->told_attempt);
+    it->told_attempt = attempt;
+}
+
 void check_got(actor *a, const delayq_item *got, int leases) {
     item *it = check_find(got->data, got->len);
     const char *bytes = (const char *)got->data;
@@ -866,6 +917,7 @@ void check_got(actor *a, const delayq_item *got, int leases) {
         check_fail("twice", "item %d is delivered twice without a lease",
                    it->id);
     if (leases) check_ticket(a, got->ticket.text);
+    if (leases) check_attempt(a, it, got->attempt);
 }
 
 /* The tickets of all leases, in a hash table with open addressing. */
@@ -920,7 +972,7 @@ static int is_slow(delayq_status status) {
 void check_drains(actor *a, const char *verb, int64_t since_us) {
     int64_t now = sim_now(), pause_us = sim_plan.reconnect_max_ms * MS,
             most = 3 * SIM_SECOND + pause_us + 8 * plan_round_trip_us() +
-                   plan_search_us();
+                   plan_search_us() + 4 * sim_plan.frame_us;
     if (sim_plan.mix.outbox_size >= 1 << 20) /* 3,000 bytes in a round trip */
         most += sim_plan.mix.outbox_size / 4 / 3000 * plan_round_trip_us();
     if (sim_plan.kinds == 1u << LIMIT) /* it ends up to 30 connections */
@@ -938,6 +990,33 @@ void check_drains(actor *a, const char *verb, int64_t since_us) {
                    verb ? verb : "offer", (long long)((now - since_us) / 1000));
 }
 
+/* Check that an outcome is only unknown if a connection has ended, or if the
+ * reply did not come in time. */
+void check_unknown(const actor *a, delayq_status status) {
+    if (status != DELAYQ_ERR_UNKNOWN || a->outbox || a->frozen_us ||
+        actor_can_take(a->last_call) || /* these have a shorter limit */
+        process_ends(a->p) != a->ends_then ||
+        sim_now() - a->call_us >= a->io_timeout_ms * MS * 97 / 100)
+        return;
+    check_fail("status",
+               "%s: an outcome is unknown, and no reply is late or lost: %s",
+               a->name, delayq_errmsg(a->q));
+}
+
+void check_rate(actor *a, const char *verb, int64_t at_us, int ahead) {
+    int64_t trip = plan_round_trip_us(), turn = trip + sim_plan.frame_us;
+    int64_t most = SIM_SECOND / 2 + 6 * turn + ahead * turn / 8;
+    if (sim_plan.fault_count || sim_plan.silent || sim_plan.reopens ||
+        has_pauser() || sim_plan.mix.outbox_size >= 1 << 20 ||
+        at_us < a->start_us + 5 * SIM_SECOND + 20 * trip)
+        return;
+    if (sim_now() - at_us > most)
+        check_fail("rate",
+                   "%s: %s is not settled after %lld ms, with %d ops ahead",
+                   a->name, verb, (long long)((sim_now() - at_us) / 1000),
+                   ahead);
+}
+
 /* Check that a fault has caused a failure. A program that rarely makes a call
  * may use a connection, or an attempt to connect, from the time of the fault.
  * Such an attempt lasts up to four times connect_timeout_ms, and one more call
@@ -945,7 +1024,8 @@ void check_drains(actor *a, const char *verb, int64_t since_us) {
 void check_status(actor *a, const char *verb, delayq_status status) {
     int64_t now = sim_now();
     int64_t most =
-        (status == DELAYQ_ERR_TIMEOUT ? 8 : 2) * SIM_SECOND + plan_search_us();
+        (status == DELAYQ_ERR_TIMEOUT ? 8 : 2) * SIM_SECOND + plan_search_us() +
+        4 * sim_plan.frame_us;
     if (status >= 0) return;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_TYPE ||
         (status == DELAYQ_ERR_WIRE && a->kind != STRANGER) ||
@@ -1042,6 +1122,10 @@ static int is_framed(const actor *a) {
 /* Number of items that fell due in the last second. A handle with max_late_ms
  * polls at each due time, since its ticks move nothing. */
 static uint64_t fell_due;
+
+int64_t check_mirror_empty_us(int queue) {
+    return contents[queue][MIRROR].count ? mirror_empty_us[queue] : sim_now();
+}
 
 static void window_of(actor *a) {
     uint64_t steps = a->p ? process_steps(a->p) + a->turns : 0;
@@ -1216,6 +1300,8 @@ static void tick_second(void) {
                     items[i]->now.score * 1000 > now - SIM_SECOND;
     for (i = 0; i < sim_plan.actor_count; i++)
         window_of(&sim_plan.actors[i]);
+    for (i = 0; i < sim_plan.actor_count; i++)
+        check_unseen(&sim_plan.actors[i]);
     events_then = events;
     check_keys();
 }
@@ -1309,6 +1395,13 @@ static int64_t takable_since(item *it) {
     return it->overdue_us;
 }
 
+/* Returns the longest frame in which a fetched item surely is taken before its
+ * lease ends. */
+static int64_t most_frame_us(void) {
+    int64_t lease_us = sim_plan.lease_ms * MS;
+    return lease_us ? lease_us / 2 - plan_round_trip_us() : 16 * MS;
+}
+
 static void check_live(void) {
     int64_t now = sim_now(), trip = plan_round_trip_us(), calm, since, bound;
     int q, r, i, k;
@@ -1358,6 +1451,7 @@ static void check_live(void) {
                            2 * (sim_plan.queues > 1) +
                            (sim_plan.batch < 10)) +
                    20 * MS;
+        most += 4 * (sim_plan.frame_us - 16 * MS);
         /* If an ACL denies PUBLISH, only the next poll finds the item. */
         if (sim_plan.kinds & 1u << DENIED &&
             (oldest->due_true_us <= calm || has_pauser()))
@@ -1368,6 +1462,7 @@ static void check_live(void) {
             if (!actor_takes(a) || !a->alive || a->frozen || !a->free_us ||
                 (a->call && !actor_can_take(a->call)) ||
                 (a->queue != q && a->kind != WAIT_WORKER) ||
+                (is_framed(a) && sim_plan.frame_us > most_frame_us()) ||
                 now - a->free_us < waited)
                 continue;
             check_fail("liveness",
@@ -1443,6 +1538,7 @@ void check_begin(void) {
     events = events_then = 0;
     memset(paused, 0, sizeof paused);
     memset(resumed_us, 0, sizeof resumed_us);
+    memset(mirror_empty_us, 0, sizeof mirror_empty_us);
     pause_touched = 0;
     quiet_idle_us = idle_window_us = 0;
     watched = unchanged = 0;

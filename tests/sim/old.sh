@@ -34,4 +34,6 @@ row 'a lost connection with offers and acks in flight: a busy loop' $lost \
 row 'after a lost connection an outbox stands still' $lost outbox 2
 row 'closed at CLIENT TRACKING: reconnects without a pause' denied connects 2
 row 'a slow line: no push is heard, and the log blames an ACL' none logs 5
+row 'an outbox settles one nack per round trip' none rate 9
+row 'with a Redisson wire a later attempt counts as the first' none attempts 9
 [ "$missing" -eq 0 ]

@@ -12,7 +12,7 @@ plan sim_plan;
 #if SIM_API < 2
 int plan_version = 0;
 #else
-int plan_version = 8;
+int plan_version = 9;
 #endif
 
 /* --- chance -------------------------------------------------------------- */
@@ -388,6 +388,52 @@ static void make_variety(uint64_t seed) {
 #endif
 }
 
+/* Since version 9 of the plan: some programs with an outbox have long frames,
+ * so that leases end before a take, or call several takes that may wait. */
+static void make_frames(uint64_t seed) {
+    plan *p = &sim_plan;
+    chance c;
+    p->takes = 1;
+    p->frame_us = 16 * MS;
+    if (plan_version < 9) return;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 43;
+    if (chance_percent(&c, 20)) p->takes = (int)chance_between(&c, 2, 20);
+    if (p->lease_ms && chance_percent(&c, 10))
+        p->frame_us = p->lease_ms * MS * chance_between(&c, 20, 200) / 100;
+}
+
+/* Since version 9 of the plan, in some seeds with leases there are no faults,
+ * and producers offer up to 400 items at once. Most workers have an outbox, and
+ * they nack often. */
+static void make_bursts(uint64_t seed) {
+#if SIM_API >= 2
+    plan *p = &sim_plan;
+    chance c;
+    int i;
+    if (plan_version < 9 || p->broadcast || !p->lease_ms ||
+        p->latency_us >= 100 * MS || p->mix.outbox_size >= 1 << 18)
+        return;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 47;
+    if (!chance_percent(&c, 10)) return;
+    p->bursts = (int)chance_between(&c, 100, 400);
+    p->fault_count = 0;
+    p->kinds = 0;
+    p->mix.keyed = 0;
+    p->mix.nack = (int)chance_between(&c, 20, 90);
+    p->meddles = (int)chance_between(&c, 10, 80);
+    for (i = 0; i < p->actor_count; i++) {
+        actor *a = &p->actors[i];
+        if ((a->kind != WORKER && a->kind != BATCH_WORKER) ||
+            chance_percent(&c, 30))
+            continue;
+        a->kind = OUTBOX_WORKER;
+        snprintf(a->name, sizeof a->name, "outbox-worker-%d", i);
+    }
+#else
+    (void)seed;
+#endif
+}
+
 /* Choose how often a program calls another function before its next take. */
 static void make_meddling(uint64_t seed) {
     chance c;
@@ -534,6 +580,8 @@ void plan_make(uint64_t seed, int64_t seconds) {
     make_line(seed);
     make_limit(seed);
     make_variety(seed);
+    make_frames(seed);
+    make_bursts(seed);
     make_strangers(seed);
     make_long(seed);
     /* With a denied command Redisson's scripts stop halfway. */
@@ -568,11 +616,12 @@ void plan_tell(void) {
         "%d %% due, %d %% replace; nack %d %%, backoff %d, release %d, bury "
         "%d, extend %d; cancel_key %d, reopen %d, flush %d, neighbour %d, "
         "ack alone %d, meddling %d, cancels of others %d; payloads up to %d, "
-        "outbox %d, poll_ms %d",
+        "outbox %d, poll_ms %d; bursts of %d, %d takes, frames of %lld ms",
         m->plain, m->message, m->many, m->change, m->keyed, m->due, m->replace,
         m->nack, m->backoff, m->release, m->bury, m->extend, m->cancel_key,
         m->reopen, m->flush, m->neighbour, m->ack_alone, p->meddles,
-        p->cancels_others, m->size, m->outbox_size, m->poll_ms);
+        p->cancels_others, m->size, m->outbox_size, m->poll_ms,
+        p->bursts, p->takes, (long long)(p->frame_us / MS));
     for (i = 0; i < p->actor_count; i++) {
         const actor *a = &p->actors[i];
         if (a->dropped) continue;
@@ -593,6 +642,13 @@ void plan_tell(void) {
                  (long long)(f->lasts_us / MS), f->actor, f->count,
                  (long long)f->amount);
     }
+}
+
+int plan_has(actor_kind kind) {
+    int i, n = 0;
+    for (i = 0; i < sim_plan.actor_count; i++)
+        n += sim_plan.actors[i].kind == kind;
+    return n;
 }
 
 int64_t plan_round_trip_us(void) {

@@ -66,7 +66,7 @@ typedef enum actor_kind {
     JAVA,            /* Redisson: offers, transfers by its timer, BLPOP */
     PAUSER,          /* pauses and resumes its queue */
     LONG,            /* very many calls on one connection */
-    STRANGER         /* is refused, since it has the wire of another Redisson */
+    STRANGER         /* is refused, since it has the wrong wire */
 } actor_kind;
 
 enum { HAND = 32 };
@@ -115,8 +115,10 @@ typedef struct actor {
     void *image;            /* an image that survives its process, or NULL */
     int64_t drained_us[2];  /* times of the last settled offer and change */
     uint64_t turns;         /* turns of its loop that did not sleep */
-    uint64_t ran_then, refused_then; /* at the beginning of the call */
+    /* at the beginning of the call */
+    uint64_t ran_then, refused_then, ends_then;
     const char *call;       /* name of the delayq call that runs, or NULL */
+    const char *last_call;
     int64_t call_us, call_bound_us;
     /* how long it was frozen in this call; time of its last freeze or thaw */
     int64_t frozen_us, frozen_since_us;
@@ -144,6 +146,11 @@ typedef struct actor {
     uint64_t offers_accepted, changes_accepted;
     uint64_t told_settled[2]; /* settled offers and changes, as reported */
     uint64_t drops;           /* dropped ops, as reported */
+    /* An item whose lease ended before a take handed it out, or -1; then the
+     * time, and the lines in the log when the item was leased. */
+    int unseen;
+    int64_t unseen_us;
+    uint64_t unseen_logs;
     unsigned replaces;        /* bits of the keys that it has replaced */
     unsigned cancels;         /* bits of the keys that it has cancelled */
     int cancelled;            /* items that delayq_cancel_key removed for it */
@@ -252,6 +259,10 @@ typedef struct plan {
     int repeats;        /* percentage of nacks and acks that are repeated */
     int reopens;        /* per mille of the turns of a program after which it
                            opens its second handle again */
+    int takes;          /* most takes in a row of a worker with an outbox that
+                           may wait */
+    int bursts;         /* most items of a burst of offers; 0: no bursts */
+    int64_t frame_us;   /* time of a frame of a program with an outbox */
     int reconnect_max_ms;
     int64_t latency_us, jitter_us;
     int pieces;
@@ -276,6 +287,7 @@ const char *actor_kind_name(actor_kind kind);
 /* Returns the longest time of a round trip without a fault. */
 int64_t plan_round_trip_us(void);
 int64_t plan_search_us(void);
+int plan_has(actor_kind kind); /* returns the number of such actors */
 
 /* --- the run ------------------------------------------------------------- */
 
@@ -350,6 +362,7 @@ typedef struct item {
     int by_outbox;
     int plain;    /* 1: it was offered by delayq_offer */
     int attempts; /* leases since it was stored or became a dead letter */
+    int told_attempt; /* the last attempt that a program was told */
 
     /* The item in the server: */
     place now, was;
@@ -366,7 +379,8 @@ typedef struct item {
     int moved;             /* number of its moves and changes */
     int handed, maybe, hand_actor, hand_life;
     int64_t hand_us;
-    uint64_t hand_hash;
+    uint64_t hand_hash, hand_logs;
+    int hand_got; /* `got` when it was handed out */
     int lost;         /* 1: the server has lost it */
     int disturbed;    /* 1: earlier results may not hold now (a crash) */
     int hasty;        /* 1: a Redisson with a fast clock has moved it early */
@@ -422,7 +436,12 @@ void check_crash(int64_t since_us);
 void check_clock_set(void);
 void check_woke(void); /* call this if a waiter was killed, frozen or thawed */
 void check_drains(actor *a, const char *verb, int64_t since_us);
+/* Check an op that is not settled: `ahead` ops were accepted before it, and not
+ * settled, at at_us. */
+void check_rate(actor *a, const char *verb, int64_t at_us, int ahead);
+int64_t check_mirror_empty_us(int queue); /* the last time at which it was */
 void check_status(actor *a, const char *verb, delayq_status status);
+void check_unknown(const actor *a, delayq_status status);
 void check_connected(actor *a);
 
 /* --- the history for the judge of the rig --------------------------------- */

@@ -377,6 +377,7 @@ static ssize_t do_read(int fd, void *to, size_t len, int flags) {
         ssize_t n = read_file(f, to, len, flags & MSG_PEEK);
         if (n > 0 && f->kind != FILE_RANDOM) process_self()->idle_polls = 0;
         if (n > 0) process_self()->bytes += (size_t)n;
+        process_self()->ends += n <= 0 && n != -EAGAIN;
         if (n >= 0) return n;
         if (n != -EAGAIN || f->nonblocking || flags & MSG_DONTWAIT)
             return failed((int)-n);
@@ -403,6 +404,7 @@ static ssize_t do_write(int fd, const void *from, size_t len, int flags) {
         if (n > 0) process_self()->idle_polls = 0;
         if (n > 0) process_self()->bytes += (size_t)n;
         if (n >= 0) done += (size_t)n;
+        process_self()->ends += n < 0 && n != -EAGAIN;
         if (n >= 0 && (done == len || !waits)) return (ssize_t)done;
         if (n < 0 && done > 0 && (n != -EAGAIN || !waits)) return (ssize_t)done;
         if (n == -EPIPE && !(flags & MSG_NOSIGNAL)) raise_sigpipe();

@@ -472,6 +472,10 @@ uint64_t process_bytes(const process *p) {
     return p->bytes;
 }
 
+uint64_t process_ends(const process *p) {
+    return p->ends;
+}
+
 uint64_t process_calls(const process *p) {
     return p->calls;
 }
