@@ -9,7 +9,7 @@
 #include <string.h>
 
 plan sim_plan;
-#if SIM_API < 2
+#if SIM_API < 2 /* later versions use functions that 0.1 does not have */
 int plan_version = 0;
 #else
 int plan_version = 9;
@@ -257,7 +257,6 @@ static void make_pausers(uint64_t seed) {
  * afterwards the handles can find it. A handle with an outbox renews the
  * address of a name after 30 s, so the run is 40 s longer. */
 static void make_names(uint64_t seed) {
-#if SIM_API >= 2
     plan *p = &sim_plan;
     int i, moves, outboxes = 0;
     chance c;
@@ -285,15 +284,11 @@ static void make_names(uint64_t seed) {
     if (moves == 0 || outboxes == 0 || p->end_us < p->offers_until_us) return;
     p->offers_until_us += 40 * SIM_SECOND;
     p->end_us += 40 * SIM_SECOND;
-#else
-    (void)seed;
-#endif
 }
 
 /* In one seed of 500, add a program that makes very many calls on its own queue
  * through one connection. Such a seed has a short latency and no faults. */
 static void make_long(uint64_t seed) {
-#if SIM_API >= 2
     plan *p = &sim_plan;
     chance c;
     if (plan_version < 2 || seed % 500 != 250) return;
@@ -304,9 +299,6 @@ static void make_long(uint64_t seed) {
     p->latency_us = scaled(&c, 50, 400);
     p->jitter_us = p->latency_us / 2;
     p->pieces = 0;
-#else
-    (void)seed;
-#endif
 }
 
 /* With versions 3 and 7 of the plan, change up to eight replies on their way in
@@ -359,7 +351,6 @@ static void make_limit(uint64_t seed) {
  * written in several parts, a worker waits for its outbox, calls nack or ack
  * twice, or opens its second handle again, and the URL names silent servers. */
 static void make_variety(uint64_t seed) {
-#if SIM_API >= 2
     plan *p = &sim_plan;
     chance c;
     int i;
@@ -383,9 +374,6 @@ static void make_variety(uint64_t seed) {
     p->mix.outbox_size = (int)scaled(&c, 1 << 20, 4 << 20);
     for (i = 0; i < p->actor_count; i++)
         p->actors[i].large = (int)chance_between(&c, 1, 100);
-#else
-    (void)seed;
-#endif
 }
 
 /* Since version 9 of the plan: some programs with an outbox have long frames,
@@ -406,7 +394,6 @@ static void make_frames(uint64_t seed) {
  * and producers offer up to 400 items at once. Most workers have an outbox, and
  * they nack often. */
 static void make_bursts(uint64_t seed) {
-#if SIM_API >= 2
     plan *p = &sim_plan;
     chance c;
     int i;
@@ -429,9 +416,6 @@ static void make_bursts(uint64_t seed) {
         a->kind = OUTBOX_WORKER;
         snprintf(a->name, sizeof a->name, "outbox-worker-%d", i);
     }
-#else
-    (void)seed;
-#endif
 }
 
 /* Choose how often a program calls another function before its next take. */
