@@ -414,10 +414,10 @@ static void outbox_look(actor *a) {
         struct outbox_entry *e = &a->offers[i];
         if (e->dropped) check_dropped(a, e->it, e->verb);
         if (!e->it) continue; /* it is an op on a key */
-        if (e->dropped)
+        if (e->verb)
+            check_left(a, e->it, e->verb);
+        else if (e->dropped)
             check_offered(a, e->it, e->dropped);
-        else if (e->verb)
-            e->it->intents &= ~bit_of(a);
         else if (!e->it->key)
             check_offered(a, e->it, DELAYQ_OK);
     }
@@ -438,7 +438,7 @@ static void outbox_look(actor *a) {
             strcmp(e->verb, "extend") != 0 && strcmp(e->verb, "nack") != 0)
             check_settled(a, e->it, DELAYQ_OK, e->verb);
         else
-            e->it->intents &= ~bit_of(a);
+            check_left(a, e->it, e->verb);
     }
     if (i) a->drained_us[1] = sim_now();
     if (i)
@@ -467,7 +467,7 @@ static void ended(actor *a, held *h, delayq_status status, const char *verb) {
         if (status == DELAYQ_OK)
             outbox_add(a, 1, h->it, verb);
         else
-            h->it->intents &= ~bit_of(a);
+            check_left(a, h->it, verb);
         intend_pending(a);
         return;
     }
@@ -1188,7 +1188,7 @@ static void change_offer(actor *a, delayq *q, offered *o) {
         if (status == DELAYQ_OK)
             outbox_add(a, 0, o->it, verb);
         else
-            o->it->intents &= ~bit_of(a);
+            check_left(a, o->it, verb);
     } else {
         check_settled(a, o->it, status, verb);
     }

@@ -783,6 +783,11 @@ void check_intend(actor *a, item *it) {
     it->intents |= bit_of(a);
 }
 
+void check_left(actor *a, item *it, const char *verb) {
+    history_settled(a, it, DELAYQ_OK, verb);
+    it->intents &= ~bit_of(a);
+}
+
 static int unchanged;
 
 void check_settled(actor *a, item *it, delayq_status status, const char *verb) {

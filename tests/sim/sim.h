@@ -419,6 +419,8 @@ item *check_find(const void *bytes, size_t len);   /* find a payload's item */
  * the function below for this kind of call after it. */
 void check_intend(actor *a, item *it);
 void check_settled(actor *a, item *it, delayq_status status, const char *verb);
+/* The same if it is not known whether the call has changed the item. */
+void check_left(actor *a, item *it, const char *verb);
 void check_offered(actor *a, item *it, delayq_status status);
 /* Check an op that an outbox has dropped: an offer, if `verb` is NULL. */
 void check_dropped(actor *a, const item *it, const char *verb);
