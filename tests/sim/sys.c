@@ -126,6 +126,7 @@ static void close_file(process *p, file *f) {
         p->file_count--;
     if (old.pipe) release_pipe(p, &old);
     if (old.conn) conn_close(old.conn);
+    p->ends += old.conn != NULL;
 }
 
 void sys_close_all(process *p) {

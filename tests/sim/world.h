@@ -101,7 +101,7 @@ uint64_t process_steps(const process *p);
 uint64_t process_calls(const process *p);
 /* Returns the number of bytes that the process has read and written. */
 uint64_t process_bytes(const process *p);
-/* Returns how many connections have ended under it. */
+/* Returns how many of its connections have ended, or were closed by it. */
 uint64_t process_ends(const process *p);
 
 /* Return the number of blocks that hiredis has allocated for a process and not
