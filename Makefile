@@ -77,7 +77,10 @@ bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
 TESTS += tests/old/peer_0_1.c tests/old/peer_0_2.c
 # servers as providers run them
 TESTS += tests/hosted/hosted.c
-OLD_HEADERS := tests/old/0.1/delayq.h tests/old/0.2/delayq.h
+OLD_HEADERS := $B/old/0.1/delayq.h $B/old/0.2/delayq.h
+$B/old/%.h: tests/old/%.h.gz
+	@mkdir -p $(@D)
+	@gzip -dc $< >$@
 
 # tests of faults that an old version had, which compile with its header, too
 FAULT_TESTS := tests/addresses.c tests/elements.c tests/hearing.c \
@@ -234,10 +237,10 @@ $B/sim $B/sim-ubsan: $(SIM_SOURCES) $(SIM_HEADERS) delayq.h $B/sim-hiredis.a
 	$(CC) $(SIM_FLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) $(SIM_LUA_CFLAGS) \
 	    $(SIM_SOURCES) $(SIM_COUNTED_LIBS) -o $@
 
-$B/sim-old-0.%: $(SIM_SOURCES) $(SIM_HEADERS) tests/old/0.%/delayq.h \
+$B/sim-old-0.%: $(SIM_SOURCES) $(SIM_HEADERS) $B/old/0.%/delayq.h \
               $B/sim-hiredis.a
 	@mkdir -p $B
-	$(CC) $(SIM_FLAGS) -DSIM_API=$* $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	$(CC) $(SIM_FLAGS) -I$B -DSIM_API=$* $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(SIM_LUA_CFLAGS) $(SIM_SOURCES) $(SIM_COUNTED_LIBS) -o $@
 
 # Processes of three versions; today's are built with sanitizers. RIG_HEADER is
@@ -265,7 +268,7 @@ $B/rig/worker-today: tests/rig/worker.c tests/preload/settime.c $(RIG_HEADER) \
 
 $B/rig/worker-0.%: tests/rig/worker.c tests/preload/settime.c $(OLD_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(RIG_FLAGS) -w -DRIG_HEADER='"tests/old/0.$*/delayq.h"' \
+	$(CC) $(RIG_FLAGS) -w -DRIG_HEADER='"$B/old/0.$*/delayq.h"' \
 	    -DRIG_VERSION=$* -DRIG_NAME='"0.$*"' $< $(LDFLAGS) $(HIREDIS_LIBS) \
 	    -o $@
 
@@ -353,8 +356,10 @@ ASAN_OBJECTS := $(TESTS:tests/%.c=$B/asan/%.o)
 PLAIN_OBJECTS := $(TESTS:tests/%.c=$B/plain/%.o)
 $B/asan/%.o: TEST_FLAGS = $(WARN) $(SAN) -O0 -g
 $B/plain/%.o: TEST_FLAGS = $(WARN) -O1 -g
-$B/asan/old/%.o: TEST_FLAGS = -w -O1 -g
-$B/plain/old/%.o: TEST_FLAGS = -w -O1 -g
+$B/asan/old/%.o: TEST_FLAGS = -w -O1 -g -I$B
+$B/plain/old/%.o: TEST_FLAGS = -w -O1 -g -I$B
+$(filter $B/asan/old/% $B/plain/old/%,$(ASAN_OBJECTS) $(PLAIN_OBJECTS)): \
+    $(OLD_HEADERS)
 
 $B/test-asan: $(ASAN_OBJECTS)
 	$(CC) $(SAN) $^ $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
@@ -377,7 +382,7 @@ $B/test-old-0.1: $(FAULT_TESTS)
 $B/test-old-0.2: $(FAULT_TESTS_0_2)
 $B/test-old-%: $(OLD_TESTS) $(wildcard tests/*.h) $(OLD_HEADERS)
 	@mkdir -p $B
-	$(CC) -std=gnu99 -w -O1 -g -Itests \
+	$(CC) -std=gnu99 -w -O1 -g -Itests -I$B \
 	    -DDELAYQ_HEADER='"old/$*/delayq.h"' $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(filter %.c,$^) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
 

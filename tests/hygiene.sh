@@ -100,8 +100,10 @@ check "the version compiles as numbers" cc -I. "$dir/version.c" -lhiredis \
 check "the version's numbers are those of its text" "$dir/version"
 
 # Upgrade a program for 0.2 as CHANGELOG.md says.
+mkdir "$dir/0.2"
+gzip -dc tests/old/0.2/delayq.h.gz >"$dir/0.2/delayq.h"
 check "a program for 0.2 compiles with its header" cc -std=c99 -Wall -Werror \
-    -Itests/old/0.2 -fsyntax-only tests/old/0.2/program.c
+    -I"$dir/0.2" -fsyntax-only tests/old/0.2/program.c
 sed -e 's/delayq_bury(&q, &item)/delayq_bury(\&q, \&item, NULL)/' \
     -e 's/options\.broadcast = 1/options.wire = DELAYQ_BROADCAST/' \
     -e 's/int wire = /delayq_wire wire = /' \

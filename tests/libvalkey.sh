@@ -53,8 +53,9 @@ clean "the header, C++11" "$CXX" -std=c++11 -x c++
 
 # The old versions need hiredis. Both libraries have functions of the same name,
 # so hiredis' functions are hidden.
+make -s build/old/0.1/delayq.h build/old/0.2/delayq.h || exit 1
 for version in 0_1 0_2; do
-    $CC -std=gnu99 -w -O1 -c "tests/old/peer_$version.c" \
+    $CC -std=gnu99 -w -O1 -Ibuild -c "tests/old/peer_$version.c" \
         -o "$out/peer_$version.o" || exit 1
 done
 static=$($CC -print-file-name=libhiredis.a)

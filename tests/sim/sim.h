@@ -18,9 +18,9 @@
 #define SIM_API 3 /* the current API; 1 and 2 are those of 0.1 and 0.2 */
 #endif
 #if SIM_API == 1
-#include "../old/0.1/delayq.h"
+#include "old/0.1/delayq.h"
 #elif SIM_API == 2
-#include "../old/0.2/delayq.h"
+#include "old/0.2/delayq.h"
 #else
 #include "../../delayq.h"
 #endif
