@@ -181,9 +181,7 @@ static int64_t once_us(const actor *a) {
 /* Returns the longest time of a call that may transfer large payloads. The
  * limit of a call begins again with each MB. Any take may get such payloads. */
 static int64_t transfer_us(const actor *a) {
-    int i, any = 0;
-    for (i = 0; i < sim_plan.actor_count; i++) any |= sim_plan.actors[i].large;
-    return request_us(a) * (any ? 2 : 1);
+    return request_us(a) * (plan_has_large() ? 2 : 1);
 }
 
 static int64_t large_us(const actor *a) {

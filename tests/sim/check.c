@@ -332,8 +332,9 @@ static void lease_ended(const item *it) {
 
 static void check_unseen(actor *a) {
     if (a->unseen < 0 || !a->outbox || !a->alive || a->frozen ||
-        sim_now() - a->unseen_us <
-            SIM_SECOND + 2 * sim_plan.frame_us + plan_round_trip_us())
+        sim_now() - a->unseen_us < /* a frame may read only 64 KiB */
+            SIM_SECOND + (plan_has_large() ? 40 : 2) * sim_plan.frame_us +
+                plan_round_trip_us())
         return;
     if (a->logs == a->unseen_logs && a->trouble_us < a->unseen_us &&
         a->frozen_since_us < a->unseen_us - 10 * SIM_SECOND)

@@ -635,6 +635,12 @@ int plan_has(actor_kind kind) {
     return n;
 }
 
+int plan_has_large(void) {
+    int i, any = 0;
+    for (i = 0; i < sim_plan.actor_count; i++) any |= sim_plan.actors[i].large;
+    return any != 0;
+}
+
 int64_t plan_round_trip_us(void) {
     return 2 * (sim_plan.latency_us + sim_plan.jitter_us) +
            (sim_plan.pieces ? 4 * (sim_plan.latency_us + sim_plan.jitter_us)

@@ -287,6 +287,7 @@ const char *actor_kind_name(actor_kind kind);
 /* Returns the longest time of a round trip without a fault. */
 int64_t plan_round_trip_us(void);
 int64_t plan_search_us(void);
+int plan_has_large(void); /* returns 1 if an actor offers large payloads */
 int plan_has(actor_kind kind); /* returns the number of such actors */
 
 /* --- the run ------------------------------------------------------------- */
