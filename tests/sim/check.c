@@ -347,6 +347,8 @@ static void check_unseen(actor *a) {
 
 static void handed_out(item *it, actor *by) {
     lease_ended(it);
+    if (it->popped) by = NULL; /* it went on to a client that was blocked */
+    it->popped = 0;
     taken_us[it->queue] = sim_now();
     it->handed++;
     it->attempts++;
@@ -752,6 +754,10 @@ void check_executed(void *arg, client *by, int argc, const char **argv,
     if (argc == 4 && lens[0] == 4 && (argv[0][1] | 32) == 'r' && lens[3] > 0 &&
         role_of(argv[1], lens[1], &queue) == DEAD) /* LREM */
         check_fail("work", "an LREM walks through the dead letters");
+    if (argc == 3 && lens[0] == 5 && (argv[0][0] | 32) == 'b') {
+        item *popped = check_find(argv[2], lens[2]); /* BLPOP, BRPOP */
+        if (popped) popped->popped = 1;
+    }
     if (reads(argv[0], lens[0])) return;
     if (lens[0] == 5 && (argv[0][1] | 32) == 'p') events++; /* LPUSH, RPUSH */
     if (lens[0] == 5 && (argv[0][0] | 32) == 'l' && argc == 4 && /* LTRIM */

@@ -382,6 +382,7 @@ typedef struct item {
     int64_t hand_us;
     uint64_t hand_hash, hand_logs;
     int hand_got; /* `got` when it was handed out */
+    int popped;   /* 1: it was passed to a client that was blocked */
     int lost;         /* 1: the server has lost it */
     int disturbed;    /* 1: earlier results may not hold now (a crash) */
     int hasty;        /* 1: a Redisson with a fast clock has moved it early */
