@@ -181,66 +181,6 @@ TEST(a_take_of_many_stops_where_its_budget_of_bytes_does) {
     delayq_close(&q);
 }
 
-TEST(one_consumer_that_only_takes_gets_everything) {
-    delayq q, producer;
-    delayq_item item;
-    int i;
-    open_queue(&q, "jobs");
-    open_queue(&producer, "jobs");
-    for (i = 0; i < 50; i++) OFFER(&producer, "x", i * 4);
-    for (i = 0; i < 50; i++) OK(&q, delayq_take(&q, &item, 20000));
-    CHECK_STATUS(&q, delayq_take(&q, &item, 10), DELAYQ_EMPTY);
-    CHECK_INT(ask_int("DBSIZE"), 0);
-    delayq_close(&q);
-    delayq_close(&producer);
-}
-
-#define MANY 10000
-
-/* Tick and take until the queue is empty, and count each item in a hash. */
-static void work(void *unused) {
-    delayq q;
-    delayq_item item;
-    redisContext *c = server_connect(&main_server);
-    int64_t wait;
-    (void)unused;
-    open_queue(&q, "jobs");
-    for (;;) {
-        delayq_status status;
-        OK(&q, delayq_tick(&q, &wait));
-        status = delayq_take(&q, &item, 100);
-        if (status == DELAYQ_EMPTY) break;
-        OK(&q, status);
-        freeReplyObject(run(c, "HINCRBY seen %b 1", item.data, item.len));
-    }
-    redisFree(c);
-    delayq_close(&q);
-}
-
-TEST(two_processes_that_tick_and_take_get_each_item_once) {
-    delayq q;
-    char text[16];
-    int i, many = test_brief() ? MANY / 10 : MANY;
-    pid_t a, b;
-    open_queue(&q, "jobs");
-    for (i = 0; i < many; i++) {
-        snprintf(text, sizeof text, "%d", i);
-        OFFER(&q, text, i % 50);
-    }
-    a = spawn(work, NULL);
-    b = spawn(work, NULL);
-    join(a);
-    join(b);
-    CHECK_INT(ask_int("HLEN seen"), many);
-    CHECK_INT(ask_int("EVAL %s 0",
-                      "for _, n in ipairs(redis.call('HVALS', 'seen')) do\n"
-                      "  if n ~= '1' then return n end\n"
-                      "end\n"
-                      "return 1"),
-              1);
-    delayq_close(&q);
-}
-
 TEST(poison_between_good_items_goes_to_the_dead_letters) {
     delayq_wire wire;
     EACH_WIRE(wire, 0, 2) {

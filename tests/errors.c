@@ -206,92 +206,6 @@ TEST(a_server_that_is_gone_is_reported_and_found_again_by_itself) {
     server_end(&s);
 }
 
-static volatile int *has_taken;
-
-/* Kill the server, start it again, and make an offer. */
-static void restart(void *argument) {
-    server *s = (server *)argument;
-    delayq q;
-    delayq_options o = options_for(s, "jobs");
-    redisContext *c = server_connect(s);
-    for (;;) {
-        redisReply *r = run(c, "CLIENT LIST");
-        int ready =
-            strstr(r->str, can_track() ? "cmd=llen" : "cmd=subscribe") != NULL;
-        freeReplyObject(r);
-        if (ready) break;
-        usleep(1000);
-    }
-    kill(s->pid, SIGKILL);
-    redisFree(c);
-    usleep(100000);
-    server_start_again(s, NULL);
-    OK(&q, delayq_open(&q, &o));
-    OFFER(&q, "after", 100);
-    delayq_close(&q);
-    UNTIL(*has_taken); /* the end of this process also ends the server */
-}
-
-TEST(a_take_that_waits_forever_survives_a_restart) {
-    server s;
-    delayq q;
-    delayq_item item;
-    delayq_options o;
-    pid_t child;
-    server_start(&s, NULL);
-    o = options_for(&s, "jobs");
-    OK(&q, delayq_open(&q, &o));
-    has_taken = (volatile int *)shared(sizeof *has_taken);
-    child = spawn(restart, &s);
-    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
-    *has_taken = 1;
-    CHECK(memcmp(item.data, "after", 5) == 0);
-    delayq_close(&q);
-    join(child);
-    server_end(&s);
-}
-
-/* Close the sockets of all handles from the server's side. */
-static void kill_handles(void) {
-    redisReply *r = run(main_connection(), "CLIENT LIST");
-    char *line = strtok(r->str, "\n");
-    for (; line; line = strtok(NULL, "\n"))
-        if (strstr(line, "name=delayq "))
-            ask("CLIENT KILL ID %d", atoi(line + 3));
-    freeReplyObject(r);
-}
-
-TEST(a_lost_command_socket_costs_no_offer) {
-    delayq q;
-    int i;
-    open_queue(&q, "jobs");
-    for (i = 0; i < 20; i++) {
-        kill_handles();
-        OK(&q, delayq_offer(&q, "x", 1, 60000));
-    }
-    CHECK_INT(ask_int("ZCARD " ZSET), 20);
-    delayq_close(&q);
-}
-
-TEST(forgotten_scripts_are_loaded_again) {
-    delayq q;
-    int64_t wait = 0;
-    open_queue(&q, "jobs");
-    OFFER(&q, "a", 0);
-    elapse(main_connection(), 1);
-    take_is(&q, "a");
-    while (wait == 0) OK(&q, delayq_tick(&q, &wait));
-    ask("SCRIPT FLUSH");
-    OFFER(&q, "b", 0);
-    ask("SCRIPT FLUSH");
-    elapse(main_connection(), 1);
-    take_is(&q, "b");
-    OFFER(&q, "c", 1);
-    ask("SCRIPT FLUSH");
-    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && ask_int("LLEN jobs") == 1);
-    delayq_close(&q);
-}
-
 TEST(a_key_of_the_wrong_type_is_an_error_and_changes_nothing) {
     static const char *const keys[] = {"jobs", ZSET, "delayq_dead:{jobs}",
                                        "delayq_retry:{jobs}",
@@ -368,59 +282,6 @@ TEST(a_full_server_refuses_offers_and_still_delivers) {
         redisFree(c);
         delayq_close(&q);
         server_end(&s);
-    }
-}
-
-/* Refuse each command in turn. A refused call must change nothing. */
-TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
-    static const char *const commands[] = {
-        "rpush",         "zadd",   "zremrangebyrank",
-        "zrangebyscore", "zcount", "zcard",
-        "llen",          "lrem",   "ltrim",
-        "lrange",        "time",   "publish",
-        "lset",          "lindex", "zrange"};
-    delayq_wire wire;
-    size_t i;
-    if (main_server.major < 6) test_skip("no ACL before Redis 6");
-    EACH_WIRE(wire, 0, 2) {
-        for (i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-            delayq q, admin;
-            delayq_options o = options_for(&main_server, "jobs");
-            delayq_item item;
-            char url[200], before[4096];
-            delayq_status status;
-            int64_t wait = 0;
-            int part;
-            ask("FLUSHALL");
-            snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-            acl_user("half", "~* +@all");
-            open_wire(&admin, "jobs", wire);
-            o.url = url;
-            o.wire = wire;
-            OK(&q, delayq_open(&q, &o));
-            OFFER(&admin, "a", 0);
-            OFFER(&admin, "b", 0);
-            ask("ZADD " ZSET " 7 poison");
-            elapse(main_connection(), 1);
-            OK(&q, delayq_tick(&q, &wait)); /* opens the subscriber */
-            ask("ACL SETUSER half -%s", commands[i]);
-            for (part = 0; part < 3; part++) {
-                snprintf(before, sizeof before, "%s",
-                         contents(main_connection()));
-                status = part == 0   ? delayq_tick(&q, &wait)
-                         : part == 1 ? delayq_take(&q, &item, 0)
-                                     : delayq_offer(&q, "c", 1, 60000);
-                if (status == DELAYQ_OK) continue;
-                if (part == 1 && status == DELAYQ_EMPTY) continue;
-                if (status != DELAYQ_ERR_AUTH)
-                    FAIL("without %s: %d %s", commands[i], status,
-                         delayq_errmsg(&q));
-                CHECK_HAS(delayq_errmsg(&q), "the server says");
-                CHECK_TEXT(contents(main_connection()), before);
-            }
-            delayq_close(&q);
-            delayq_close(&admin);
-        }
     }
 }
 
@@ -743,31 +604,6 @@ TEST(a_take_that_is_refused_says_so_each_time) {
     delayq_close(&q);
 }
 
-static delayq_status logged;
-static void note(void *user, delayq_status status, const char *text) {
-    CHECK_TEXT((const char *)user, "me");
-    CHECK(strlen(text) > 0);
-    if (status != DELAYQ_OK) logged = status;
-}
-
-TEST(a_fault_that_a_take_waits_out_is_logged) {
-    server s;
-    delayq q;
-    delayq_item item;
-    delayq_options o;
-    char me[] = "me";
-    server_start(&s, NULL);
-    o = options_for(&s, "jobs");
-    o.log = note;
-    o.user = me;
-    OK(&q, delayq_open(&q, &o));
-    server_kill(&s, SIGKILL);
-    CHECK(delayq_take(&q, &item, 300) < 0);
-    CHECK(logged < 0);
-    delayq_close(&q);
-    server_end(&s);
-}
-
 static redisContext *hook(void *user, int timeout_ms) {
     CHECK(timeout_ms > 0);
     return redisConnectUnix((const char *)user);
@@ -882,52 +718,6 @@ TEST(an_outcome_stays_unknown_until_the_server_answers) {
     OK(&q, delayq_offer_message(&q, &m));
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     delayq_close(&q);
-}
-
-/* Count the connects to a server that closes each connection at its first
- * script. */
-static int connections;
-static redisContext *hang_up_later(void *user, int timeout_ms) {
-    (void)timeout_ms;
-    connections++;
-    return redisConnectUnix((const char *)user);
-}
-
-/* Kill each connection that sends a script, as fast as possible. */
-static volatile int *kills;
-static void kill_all(void *argument) {
-    redisContext *c = server_connect((server *)argument);
-    freeReplyObject(run(c, "CLIENT PAUSE 60000 WRITE"));
-    for (;; ++*kills) {
-        freeReplyObject(run(c, "CLIENT KILL TYPE normal"));
-        usleep(200);
-    }
-}
-
-TEST(connections_that_every_script_breaks_are_not_replaced_endlessly) {
-    server s;
-    delayq q;
-    delayq_item item;
-    delayq_options o;
-    pid_t child;
-    if (strncmp(ask("CLIENT PAUSE 1 WRITE"), "ERR", 3) == 0)
-        test_skip("no CLIENT PAUSE WRITE before Redis 6.2");
-    server_start(&s, NULL);
-    memset(&o, 0, sizeof o);
-    o.name = "jobs";
-    o.connect = hang_up_later;
-    o.user = s.socket;
-    OK(&q, delayq_open(&q, &o));
-    kills = (volatile int *)shared(sizeof *kills);
-    child = spawn(kill_all, &s);
-    UNTIL(*kills > 0);
-    delayq_take(&q, &item, 500);
-    if (connections > 60) FAIL("%d connections in half a second", connections);
-    CHECK(connections > 1);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    delayq_close(&q);
-    server_end(&s);
 }
 
 /* If ids were made from the time and similar values, two identical boards would

@@ -160,49 +160,6 @@ TEST(a_cancelled_key_counts_as_a_cancel) {
     delayq_close(&q);
 }
 
-/* --- refusals ------------------------------------------------------------- */
-
-/* Forbid each command in turn, then give each key a wrong type. A call that
- * fails must change nothing. */
-TEST(a_refused_cancel_of_a_key_changes_nothing) {
-    static const char *const commands[] = {
-        "time", "get",  "del",    "zrem",   "zremrangebyrank",
-        "set",  "lrem", "zcount", "zrange", "zrangebyscore",
-        "llen"};
-    static const char *const keys[] = {"redisson_delay_queue_timeout:{jobs}",
-                                       "redisson_delay_queue:{jobs}", KEY};
-    delayq_wire wire;
-    if (main_server.major < 6) test_skip("no ACL before Redis 6");
-    EACH_WIRE(wire, 0, 1) {
-        delayq_options o = options_with_rights("~* +@all");
-        delayq q;
-        char *before;
-        size_t i, n = sizeof commands / sizeof *commands;
-        o.wire = wire;
-        OK(&q, delayq_open(&q, &o));
-        for (i = 0; i < n + 3; i++) {
-            delayq_status status;
-            ask("FLUSHALL");
-            OK(&q, offer_as(&q, "x", 60000, NULL));
-            if (i < n)
-                ask("ACL SETUSER half -%s", commands[i]);
-            else
-                ask("COPY %s spare", keys[i - n]);
-            if (i >= n) ask("DEL %s", keys[i - n]);
-            if (i >= n) ask("HSET %s a b", keys[i - n]);
-            before = strdup(contents(main_connection()));
-            status = delayq_cancel_key(&q, "k");
-            if (status < DELAYQ_OK)
-                CHECK_TEXT(contents(main_connection()), before);
-            else if (i < n)
-                CHECK_INT(key_exists(), 0);
-            free(before);
-            if (i < n) ask("ACL SETUSER half +%s", commands[i]);
-        }
-        delayq_close(&q);
-    }
-}
-
 /* --- lost replies --------------------------------------------------------- */
 
 /* A second run would cancel an item that another handle has offered since. */

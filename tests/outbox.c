@@ -262,20 +262,6 @@ static void come_in_order(int n) {
     delayq_close(&other);
 }
 
-TEST(offers_of_one_outbox_keep_their_order) {
-    char text[16];
-    int i, n = 500;
-    open_box(&q, 0);
-    for (i = 0; i < n; i++) {
-        snprintf(text, sizeof text, "%d", i);
-        UNTIL(offered(&q, text, strlen(text), 0));
-        if (i % 11 == 0) turn(&q);
-    }
-    SETTLE(&q);
-    come_in_order(n);
-    delayq_close(&q);
-}
-
 /* delayq_offer_message fixes the due time at the call, delayq_offer doesn't. */
 TEST(messages_of_one_outbox_keep_their_order_with_keys_and_without) {
     char text[16], key[16];
@@ -576,17 +562,6 @@ TEST(an_extend_through_an_outbox_gives_a_ticket_that_can_be_acked) {
     delayq_close(&q);
 }
 
-TEST(a_bury_through_an_outbox_makes_a_dead_letter) {
-    open_box(&q, 60000);
-    lease("x");
-    OK(&q, delayq_bury(&q, &item, NULL));
-    SETTLE(&q);
-    CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), 1);
-    CHECK_INT(ask_int("ZCARD " ZSET), 0);
-    CHECK_INT(box(&q).gone, 0);
-    delayq_close(&q);
-}
-
 TEST(buries_through_an_outbox_keep_their_texts_and_share_requests) {
     static delayq_item items[90];
     delayq_dead dead[90];
@@ -642,17 +617,6 @@ TEST(ack_take_through_an_outbox_acks_and_fetches) {
     CHECK_INT(box(&q).gone, 0);
     CHECK_INT(ask_int("ZCARD " ZSET), 0);
     delayq_close(&producer);
-    delayq_close(&q);
-}
-
-TEST(an_accepted_ack_of_ack_take_is_not_asked_for_again) {
-    open_box(&q, 60000);
-    lease("x");
-    CHECK_STATUS(&q, delayq_ack_take(&q, &item, 0), DELAYQ_EMPTY);
-    CHECK_INT(item.acked, DELAYQ_OK);
-    SETTLE(&q);
-    CHECK_INT(box(&q).changes_accepted, 1);
-    CHECK_INT(ask_int("ZCARD " ZSET), 0);
     delayq_close(&q);
 }
 
@@ -864,26 +828,6 @@ TEST(a_wrong_password_keeps_the_outbox_until_it_is_mended) {
     if (strstr(delayq_errmsg(&q), "pw@")) FAIL("%s", delayq_errmsg(&q));
     tell(own.major < 7 ? "ACL SETUSER user on >pw ~* +@all"
                        : "ACL SETUSER user on >pw ~* &* +@all");
-    goes_through();
-    delayq_close(&q);
-    end_own();
-}
-
-TEST(a_missing_right_keeps_the_outbox_until_it_is_given) {
-    delayq_options o;
-    char url[160];
-    start_own(NULL);
-    if (own.major < 7) test_skip("scripts are checked from Redis 7 on");
-    o = box_options(&own, BOX);
-    snprintf(url, sizeof url, "unix://user:pw@%s", own.socket);
-    o.url = url;
-    tell("ACL SETUSER user on >pw ~* &* +@all -zadd");
-    OK(&q, delayq_open(&q, &o));
-    offer_three();
-    is_told(DELAYQ_ERR_AUTH);
-    tell("ACL SETUSER user +zadd -evalsha -eval");
-    is_told(DELAYQ_ERR_AUTH);
-    tell("ACL SETUSER user +@all");
     goes_through();
     delayq_close(&q);
     end_own();
@@ -1733,26 +1677,6 @@ TEST(wrong_options_of_an_outbox_are_refused_at_open) {
     OK(&q, delayq_open(&q, &good));
     CHECK(delayq_outbox(&q, NULL) == DELAYQ_ERR_ARG);
     delayq_close(&q);
-}
-
-TEST(open_with_an_outbox_is_ok_whatever_the_server_does) {
-    static const char *const urls[] = {
-        "redis://127.0.0.1:1", "redis://user:wrong@127.0.0.1:1",
-        "unix:///nowhere/at/all", "redis+sentinel://127.0.0.1:1/service"};
-    size_t i;
-    int n;
-    for (i = 0; i < sizeof urls / sizeof urls[0]; i++) {
-        delayq_options o = box_options(&main_server, BOX);
-        o.url = urls[i];
-        OK(&q, delayq_open(&q, &o));
-        OFFER(&q, "x", 0);
-        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
-        for (n = 0; n < 20; n++) turn(&q);
-        CHECK_INT(box(&q).offers_accepted, 1);
-        CHECK_INT(box(&q).offers_settled, 0);
-        CHECK(delayq_flush(&q, 20) < DELAYQ_OK);
-        delayq_close(&q);
-    }
 }
 
 TEST(the_descriptors_of_an_outbox_end_a_poll_when_an_answer_comes) {

@@ -1120,54 +1120,6 @@ TEST(any_sequence_of_calls_ends_in_its_state_though_connections_are_cut) {
     delayq_close(&q);
 }
 
-/* A ring that has lost a socket must send its next request alone. It gets its
- * turn even beside a busy loop, which always has a request in flight. */
-TEST(a_ring_that_has_lost_a_socket_gets_its_turn_beside_a_busy_loop) {
-    delayq_options o = box_options(&main_server, BOX);
-    delayq second;
-    delayq_item item;
-    long long end;
-    int i, settled = 0, accepted = 0;
-    proxy_start(&main_server);
-    o.url = proxy_url();
-    o.lease_ms = 60000;
-    OK(&q, delayq_open(&q, &o));
-    OFFER(&q, "x", 3600000);
-    SETTLE(&q);
-    memset(&o, 0, sizeof o);
-    o.name = "jobs";
-    o.share = &q;
-    o.lease_ms = 60000;
-    o.outbox = box_memory(BOX);
-    o.outbox_size = BOX;
-    OK(&second, delayq_open(&second, &o));
-    proxy->delay_ms = 20;
-    proxy_strike(DELAY, 1, 0, 1 << 30);
-    /* the delay applies to new connections only */
-    ask("CLIENT KILL TYPE normal");
-    for (i = 0, end = now_us() + 2000000; now_us() < end; i++) {
-        if (i == 50) ask("CLIENT KILL TYPE normal");
-        if (i % 2) ask("RPUSH jobs x");
-        turn(&q);
-        turn(&second);
-        while (delayq_take(&q, &item, 0) == DELAYQ_OK)
-            OK(&q, delayq_ack(&q, &item));
-        while (delayq_take(&second, &item, 0) == DELAYQ_OK)
-            OK(&second, delayq_ack(&second, &item));
-        usleep(5000);
-    }
-    for (i = 0; i < 2; i++) {
-        delayq_outbox_state b = box(i ? &second : &q);
-        settled += (int)b.changes_settled;
-        accepted += (int)b.changes_accepted;
-    }
-    if (4 * settled < 3 * accepted)
-        FAIL("%d of %d changes are settled", settled, accepted);
-    proxy_calm();
-    delayq_close(&second);
-    delayq_close(&q);
-}
-
 /* Check that an op is kept if each of its requests gets this error, after an
  * earlier request has ended a connection. */
 static void keep_refused(const char *answer) {

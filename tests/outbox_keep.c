@@ -115,17 +115,6 @@ TEST(an_outbox_goes_on_with_the_ops_of_an_earlier_program) {
     CHECK_INT(ask_int("LLEN jobs"), 4);
 }
 
-TEST(a_close_keeps_what_the_outbox_holds) {
-    char *image = (char *)shared(BOX);
-    open_image(NOWHERE, image, 0);
-    OFFER(&q, "a", 60000);
-    delayq_close(&q);
-    open_image(NULL, image, 0);
-    OK(&q, delayq_flush(&q, 10000));
-    delayq_close(&q);
-    CHECK_INT(ask_int("ZCARD " ZSET), 1);
-}
-
 static int is_stopped(pid_t pid) {
     char path[64], state = 0;
     FILE *f;
@@ -665,24 +654,6 @@ TEST(one_damaged_mark_does_no_harm_and_two_are_refused) {
         delayq_close(&q);
         CHECK_INT(ask_int("ZCARD " ZSET), 2 * (i + 1));
     }
-}
-
-TEST(a_damaged_image_ends_at_its_last_whole_entry) {
-    char *image = image_of_two();
-    size_t each;
-    open_image(NOWHERE, image, 0);
-    each = box(&q).bytes / 2;
-    die(&q);
-    /* 'b' is the last byte of this entry before the padding */
-    CHECK_INT(image[1024 + 2 * each - 8], 'b');
-    image[1024 + 2 * each - 8] = 'c';
-    open_image(NULL, image, 0);
-    CHECK_INT(box(&q).offers_accepted, 1);
-    OFFER(&q, "d", 60000);
-    SETTLE(&q);
-    CHECK_INT(box(&q).offers_settled, 2);
-    delayq_close(&q);
-    CHECK_INT(ask_int("ZCARD " ZSET), 2);
 }
 
 /* The entry after the damaged one is whole. It must not become valid again when

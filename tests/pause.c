@@ -604,14 +604,3 @@ TEST(a_count_that_may_not_read_the_pause_is_refused) {
     delayq_close(&q);
     ask("ACL DELUSER w");
 }
-
-/* A key of another type also pauses the queue. */
-TEST(a_pause_of_another_type_is_counted) {
-    delayq q;
-    open_queue(&q, "jobs");
-    OFFER(&q, "x", 0);
-    ask("RPUSH " PAUSED " x");
-    CHECK_INT(paused_since(&q), 1);
-    takes_nothing(&q);
-    delayq_close(&q);
-}

@@ -293,6 +293,11 @@ static delayq_status bury(void) {
 static delayq_status cancel(void) {
     return delayq_cancel(&q, &pending);
 }
+#ifdef DELAYQ_BROADCAST
+static delayq_status cancel_key(void) {
+    return delayq_cancel_key(&q, "first");
+}
+#endif
 static delayq_status reschedule(void) {
     delayq_ticket t = pending;
     return delayq_reschedule(&q, &t, 5000);
@@ -332,6 +337,9 @@ static const struct verb {
              {"extend", extend, LEASE, 0, NULL, 0},
              {"bury", bury, LEASE, 0, NULL, 0},
              {"cancel", cancel, ANY, 0, &pending_id, 0},
+#ifdef DELAYQ_BROADCAST /* 0.1 can't cancel by key */
+             {"cancel of a key", cancel_key, ANY, 0, &replaced_id, 0},
+#endif
              {"reschedule", reschedule, ANY, 0, NULL, 0},
              {"redrive", redrive, NO_BROADCAST, 0, NULL, 0},
              {"clear", clear, ANY, 0, NULL, 1},
@@ -404,7 +412,7 @@ static void check_call(const struct verb *v, const char *fault) {
     acked = DELAYQ_ERR_ARG;
     status = v->call();
     if (status < DELAYQ_OK) {
-        if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
+        if (status != DELAYQ_ERR_AUTH && status != DELAYQ_ERR_TYPE)
             complain(v, fault, "unclear, %d", status);
         if (strcmp(contents(main_connection()), was) != 0)
             complain(v, fault, "refused with %d after a change", status);

@@ -85,37 +85,6 @@ TEST(a_script_is_uploaded_once) {
 
 /* --- the upload of scripts ------------------------------------------------ */
 
-/* Returns the number of bytes that a handle sends until `use` has returned. */
-static long bytes_sent(void (*use)(delayq *)) {
-    delayq_options o = options_for(&main_server, "jobs");
-    long before = proxy->passed[0];
-    delayq q;
-    o.url = proxy_url();
-    OK(&q, delayq_open(&q, &o));
-    use(&q);
-    delayq_close(&q);
-    return proxy->passed[0] - before;
-}
-static void use_offer(delayq *q) {
-    OK(q, delayq_offer(q, "hello", 5, 0));
-}
-static void use_take(delayq *q) {
-    delayq_item item;
-    OK(q, delayq_take(q, &item, 20000));
-}
-
-TEST(a_server_that_has_the_scripts_receives_few_bytes) {
-    long offer, take;
-    load_scripts(main_connection());
-    proxy_start(&main_server);
-    offer = bytes_sent(use_offer);
-    usleep(2000);
-    take = bytes_sent(use_take);
-    printf("    %ld bytes for an offer, %ld for a take\n", offer, take);
-    CHECK(offer > 100 && offer < 1024);
-    CHECK(take > 100 && take < 2560);
-}
-
 static void lose_scripts(void) {
     ask("SCRIPT FLUSH");
 }

@@ -103,16 +103,6 @@ TEST(a_take_that_gets_an_item_after_a_failure_says_nothing) {
 
 /* --- one call, several requests ------------------------------------------ */
 
-TEST(a_call_that_is_done_says_nothing_of_scripts_that_were_lost) {
-    open_queue(&q, "jobs");
-    ask("SCRIPT FLUSH");
-    OFFER(&q, "x", 0);
-    CHECK(!*delayq_errmsg(&q));
-    OK(&q, delayq_take(&q, &item, 20000));
-    CHECK(!*delayq_errmsg(&q));
-    delayq_close(&q);
-}
-
 /* Connect through the proxy. Before a reconnect, flush the scripts, and remove
  * all pending items, as if they had been taken. */
 static redisContext *connect_late(void *user, int timeout_ms) {

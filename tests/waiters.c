@@ -404,61 +404,14 @@ static void some_are_lost(int n, int lost, int sig, int pushed) {
 TEST(a_leader_that_is_killed_is_replaced) {
     some_are_lost(8, 1, SIGKILL, 0);
 }
-TEST(a_leader_that_is_killed_is_replaced_for_pushes_too) {
-    some_are_lost(8, 1, SIGKILL, 1);
-}
-TEST(a_leader_that_is_frozen_is_replaced) {
-    some_are_lost(8, 1, SIGSTOP, 0);
-}
-TEST(a_leader_that_is_frozen_is_replaced_for_pushes_too) {
-    some_are_lost(8, 1, SIGSTOP, 1);
-}
-TEST(half_of_the_waiters_are_killed) {
-    some_are_lost(8, 4, SIGKILL, 0);
-}
 TEST(half_of_the_waiters_are_frozen) {
     some_are_lost(8, 4, SIGSTOP, 0);
 }
 TEST(half_of_the_waiters_are_frozen_and_items_are_pushed) {
     some_are_lost(8, 4, SIGSTOP, 1);
 }
-TEST(all_waiters_but_one_are_frozen) {
-    some_are_lost(12, 11, SIGSTOP, 0);
-}
 TEST(all_waiters_but_one_are_frozen_and_items_are_pushed) {
     some_are_lost(12, 11, SIGSTOP, 1);
-}
-TEST(all_waiters_but_one_are_killed) {
-    some_are_lost(12, 11, SIGKILL, 0);
-}
-
-/* The loss of a standby is noticed only when the standby should lead. */
-TEST(a_standby_that_is_frozen_delays_one_item_at_most) {
-    delayq p;
-    int k;
-    prepare(6);
-    start_all();
-    open_queue(&p, "jobs");
-    k = leader() == 1 ? 2 : 1;
-    kill(waiters[k].pid, SIGSTOP);
-    items_come_in_time(&p, 0, 1);
-    kill(waiters[k].pid, SIGCONT);
-    UNTIL(everybody_entered());
-    end_all();
-    delayq_close(&p);
-}
-
-TEST(the_leader_and_all_but_one_standby_are_frozen_while_many_sleep) {
-    delayq p;
-    int i, frozen = 0;
-    start_sleepers(0);
-    open_queue(&p, "jobs");
-    kill(waiters[leader()].pid, SIGSTOP);
-    for (i = 0; i < 4 && frozen < 3; i++)
-        if (i != leader()) frozen += kill(waiters[i].pid, SIGSTOP) == 0;
-    items_come_in_time(&p, 0, 1);
-    end_all();
-    delayq_close(&p);
 }
 
 /* Frozen waiters delay an item by a second at most, unless the leader and all
@@ -485,13 +438,13 @@ TEST(the_leader_and_all_standbys_are_frozen_while_many_sleep) {
 
 /* --- the set -------------------------------------------------------------- */
 
-static void the_set_is_lost(const char *command, int pushed) {
+static void the_set_is_lost(int pushed) {
     delayq p;
     int i, late = 0;
     prepare(12);
     start_all();
     for (i = 0; i < count; i++) waiters[i].busy_ms = 600;
-    ask(command);
+    ask("FLUSHALL");
     usleep(20000);
     open_queue(&p, "jobs");
     for (i = 0; i < 8; i++) {
@@ -507,16 +460,10 @@ static void the_set_is_lost(const char *command, int pushed) {
 }
 
 TEST(flushall_while_many_wait_delays_no_item) {
-    the_set_is_lost("FLUSHALL", 0);
+    the_set_is_lost(0);
 }
 TEST(flushall_while_many_wait_delays_no_pushed_item) {
-    the_set_is_lost("FLUSHALL", 1);
-}
-TEST(a_lost_set_of_waiters_delays_no_item) {
-    the_set_is_lost("DEL " WAITERS, 0);
-}
-TEST(a_lost_set_of_waiters_delays_no_pushed_item) {
-    the_set_is_lost("DEL " WAITERS, 1);
+    the_set_is_lost(1);
 }
 
 static void add_dead(int dead, int sleepers) {
