@@ -408,25 +408,68 @@ static void nacks(void *arg) {
     ends();
 }
 
-static void cancels(void *arg) {
+/* Make a call 10 times, each with 101 items in the queue, among them `message`.
+ * Before, make it 10 times without counting, since this loads its scripts. */
+static void among_100(int64_t delay_ms, int ticks,
+                      delayq_status (*call)(delayq *)) {
     delayq *q;
     int i;
-    (void)arg;
     load_scripts();
     q = opened(0, 0);
     for (i = 0; i < 20; i++) {
         if (i == 10) begins();
         counting = 0;
+        OK(delayq_clear(q, NULL));
         memset(&message, 0, sizeof message);
         message.data = payload;
         message.len = LEN;
-        message.delay_ms = 3600000;
+        message.delay_ms = delay_ms;
         OK(delayq_offer_message(q, &message));
+        offer_many(q, delay_ms);
+        process_sleep(SECOND / 10);
+        if (ticks) OK(delayq_tick(q, NULL));
         counting = i >= 10;
-        TIMED(delayq_cancel(q, &message.ticket));
+        TIMED(call(q));
     }
     ends();
 }
+static delayq_status cancel(delayq *q) {
+    return delayq_cancel(q, &message.ticket);
+}
+static delayq_status reschedule(delayq *q) {
+    return delayq_reschedule(q, &message.ticket, 1000);
+}
+static delayq_status tick(delayq *q) {
+    return delayq_tick(q, NULL);
+}
+static delayq_status take_one(delayq *q) {
+    return delayq_take(q, &item, 0);
+}
+static delayq_status count(delayq *q) {
+    delayq_counts c;
+    return delayq_count(q, &c);
+}
+static delayq_status count_due(delayq *q) {
+    static const int64_t due[3] = {1, 1000, 9007199254740991};
+    int64_t n[3];
+    return delayq_count_due(q, due, 3, n);
+}
+static delayq_status peek(delayq *q) {
+    size_t n;
+    return delayq_peek(q, items, 100, &n, NULL);
+}
+#define AMONG_100(name, delay_ms, ticks, call)  \
+    static void name(void *arg) {               \
+        (void)arg;                              \
+        among_100((delay_ms), (ticks), (call)); \
+    }
+AMONG_100(cancels, 3600000, 0, cancel)
+AMONG_100(reschedules, 3600000, 0, reschedule)
+AMONG_100(ticks_101, 0, 0, tick)
+AMONG_100(takes_ready, 0, 1, take_one)
+AMONG_100(counts_all, 3600000, 0, count)
+AMONG_100(counts_due, 3600000, 0, count_due)
+AMONG_100(peeks, 3600000, 0, peek)
 
 /* Offer an item every 100 ms, while the counted handle waits in a take. */
 static void other_offers(void *arg) {
@@ -675,7 +718,13 @@ static const struct row {
     {"take_many of 1,000, with a lease", "call", 1, 1, takes_1000},
     {"ack_many of 500", "call", 1, 1, acks_500},
     {"nack", "call", 10, 1, nacks},
-    {"cancel", "call", 10, 1, cancels},
+    {"cancel among 101", "call", 10, 1, cancels},
+    {"reschedule among 101", "call", 10, 1, reschedules},
+    {"tick, 101 items are due", "call", 10, 1, ticks_101},
+    {"take from the ready list", "call", 10, 1, takes_ready},
+    {"count of 101", "call", 10, 1, counts_all},
+    {"count_due of 3 times", "call", 10, 1, counts_due},
+    {"peek of 100", "call", 10, 1, peeks},
     {"a take waits, nothing comes", "hour", 1, 0, idle_for},
     {"a take waits, pushes are unheard", "hour", 1, 0, idle_unheard},
     {"100 takes wait, nothing comes", "hour", 1, 0, crowd_hour},
