@@ -7,11 +7,7 @@
  */
 #include "system.h"
 #include "proxy.h"
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <pthread.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 static volatile int *at; /* in shared memory: the progress of the processes */
 
@@ -178,78 +174,8 @@ TEST(no_loop_spins_while_the_server_takes_no_more_clients) {
     server_end(&s);
 }
 
-/* Returns the URL of a listener that accepts no connection. */
-static const char *nobody(void) {
-    static char url[64];
-    struct sockaddr_in a;
-    socklen_t size = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0), i, clients[4];
-    memset(&a, 0, sizeof a);
-    a.sin_family = AF_INET;
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
-    CHECK(listen(fd, 0) == 0);
-    CHECK(getsockname(fd, (struct sockaddr *)&a, &size) == 0);
-    for (i = 0; i < 4; i++) {
-        clients[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-        connect(clients[i], (struct sockaddr *)&a, sizeof a);
-    }
-    UNTIL(poll(&(struct pollfd){clients[0], POLLOUT, 0}, 1, 0) == 1);
-    snprintf(url, sizeof url, "redis://127.0.0.1:%d", ntohs(a.sin_port));
-    return url;
-}
-
 TEST(no_loop_spins_while_the_host_answers_nothing) {
-    loops_through(&main_server, nobody(), 100, 3000, NULL, NULL);
-}
-
-/* --- the subscriber is killed again and again ---------------------------- */
-
-static long long connections_of(redisContext *c) {
-    redisReply *r = run(c, "INFO stats");
-    const char *text = strstr(r->str, "total_connections_received:");
-    long long n = text ? atoll(text + 27) : -1;
-    freeReplyObject(r);
-    return n;
-}
-
-/* Kill subscribers for 3 s, then count the new connections and push an item. */
-static void kill_subscribers(void *argument) {
-    redisContext *c = server_connect((const server *)argument);
-    long long end = now_us() + 3000000, before = connections_of(c);
-    while (now_us() < end) {
-        freeReplyObject(run(c, "CLIENT KILL TYPE pubsub"));
-        usleep(300);
-    }
-    at[0] = (int)(connections_of(c) - before);
-    freeReplyObject(run(c, "RPUSH jobs x"));
-    redisFree(c);
-}
-
-TEST(a_subscriber_that_is_killed_in_a_loop_comes_back_with_pauses) {
-    server s;
-    int kind;
-    server_start(&s, NULL);
-    at = (volatile int *)shared(4 * sizeof *at);
-    for (kind = 0; kind < 2; kind++) { /* 0: a take; 1: a loop */
-        delayq q;
-        delayq_item item;
-        pid_t child;
-        delayq_options o = options_for(&s, "jobs");
-        OK(&q, delayq_open(&q, &o));
-        CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
-        child = spawn(kill_subscribers, &s);
-        if (kind == 0) OK(&q, delayq_take(&q, &item, 30000 * test_slow()));
-        while (kind == 1 && delayq_take(&q, &item, 0) != DELAYQ_OK) {
-            int64_t wait_ms;
-            delayq_tick(&q, &wait_ms);
-            sleep_on_fds(&q, wait_ms);
-        }
-        join(child);
-        if (at[0] > 60) FAIL("%d connections in 3 s, kind %d", at[0], kind);
-        delayq_close(&q);
-    }
-    server_end(&s);
+    loops_through(&main_server, silent_host(), 100, 3000, NULL, NULL);
 }
 
 /* --- a server that closes idle connections ------------------------------- */
@@ -571,7 +497,7 @@ TEST(no_call_blocks_longer_than_promised_by_a_frozen_server) {
 }
 
 TEST(no_call_blocks_longer_than_promised_by_a_host_that_answers_nothing) {
-    const char *url = nobody();
+    const char *url = silent_host();
     char hosts[400];
     delayq q;
     delayq_options o;
@@ -669,81 +595,6 @@ TEST(an_offer_that_connects_first_has_one_limit) {
 
 /* --- short timeouts ------------------------------------------------------ */
 
-struct chunk {
-    long long due_us;
-    int from; /* index of the descriptor */
-    size_t n; /* 0: the sender has ended the connection */
-    char bytes[8192];
-};
-
-/* Run a line that delays every byte by 5 ms, in each direction. fds[1] and [2]
- * are the two ends of a connection, fds[3] and [4] those of the next one. */
-static char line_path[104];
-static void long_line(void *argument) {
-    struct chunk *kept = SHARED(struct chunk, 256);
-    const server *s = (const server *)argument;
-    struct pollfd p[33];
-    struct sockaddr_un a;
-    int fds[33], ended[33] = {0}, i;
-    unsigned first = 0, last = 0;
-    signal(SIGPIPE, SIG_IGN);
-    for (i = 0; i < 33; i++) fds[i] = -1;
-    fds[0] = at[0];
-    memset(&a, 0, sizeof a);
-    a.sun_family = AF_UNIX;
-    snprintf(a.sun_path, sizeof a.sun_path, "%.104s", s->socket);
-    for (;;) {
-        for (i = 0; i < 33; i++) {
-            p[i].fd = i > 0 && ended[i] ? -1 : fds[i];
-            p[i].events = POLLIN;
-        }
-        poll(p, 33, first == last ? 100 : 1);
-        for (i = 1; i < 33 && last - first < 200; i++) {
-            struct chunk *c = &kept[last % 256];
-            ssize_t got;
-            if (!p[i].revents || p[i].fd < 0) continue;
-            got = read(p[i].fd, c->bytes, sizeof c->bytes);
-            c->n = got > 0 ? (size_t)got : 0;
-            c->from = i;
-            c->due_us = now_us() + 5000;
-            last++;
-            ended[i] = got <= 0;
-        }
-        while (first != last && kept[first % 256].due_us <= now_us()) {
-            struct chunk *c = &kept[first++ % 256];
-            int from = c->from, to = from % 2 > 0 ? from + 1 : from - 1;
-            if (c->n == 0) {
-                shutdown(fds[to], SHUT_RDWR);
-                close(fds[from]); /* this side sends nothing more */
-                fds[from] = -1;
-            } else if (write(fds[to], c->bytes, c->n) < 0) {
-                shutdown(fds[to], SHUT_RDWR);
-            }
-        }
-        for (i = 1; i < 33 && (fds[i] >= 0 || fds[i + 1] >= 0);) i += 2;
-        if ((p[0].revents & POLLIN) && i < 33) {
-            fds[i] = accept(fds[0], NULL, NULL);
-            fds[i + 1] = socket(AF_UNIX, SOCK_STREAM, 0);
-            ended[i] = ended[i + 1] = 0;
-            connect(fds[i + 1], (struct sockaddr *)&a, sizeof a);
-        }
-    }
-}
-
-static void long_line_start(server *s) {
-    struct sockaddr_un a;
-    at = (volatile int *)shared(4 * sizeof *at);
-    memset(&a, 0, sizeof a);
-    a.sun_family = AF_UNIX;
-    snprintf(line_path, sizeof line_path, "%s/line", s->dir);
-    snprintf(a.sun_path, sizeof a.sun_path, "%s", line_path);
-    at[0] = socket(AF_UNIX, SOCK_STREAM, 0);
-    CHECK(bind(at[0], (struct sockaddr *)&a, sizeof a) == 0);
-    CHECK(listen(at[0], 16) == 0);
-    spawn(long_line, s);
-    close(at[0]);
-}
-
 static long long left_in(redisContext *c) {
     redisReply *r = run(c, "LLEN jobs");
     long long n = r->integer;
@@ -775,17 +626,17 @@ TEST(a_timeout_that_is_shorter_than_the_round_trip_loses_nothing) {
     server s;
     delayq q;
     delayq_options o;
-    char url[160];
     long long began = now_us();
     delayq_item item;
     int i, taken = 0;
     redisContext *c;
     server_start(&s, NULL);
     c = server_connect(&s);
-    long_line_start(&s);
+    proxy_start(&s);
+    proxy->delay_ms = 10 * test_slow();
+    proxy_strike(DELAY, 1, 0, 1 << 30);
     o = options_for(&s, "jobs");
-    snprintf(url, sizeof url, "unix://%s", line_path);
-    o.url = url;
+    o.url = proxy_url();
     o.io_timeout_ms = 5 * test_slow();
     delayq_open(&q, &o);
     while (delayq_offer(&q, "x", 1, 3600000) != DELAYQ_OK) {

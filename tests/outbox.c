@@ -979,44 +979,6 @@ TEST(each_op_of_an_outbox_is_reported_once_and_in_order) {
     delayq_close(&q);
 }
 
-/* Two handles share a connection, which is lost many times. Each op is reported
- * exactly once, to the hook of its own handle. */
-static void count_other(void *user, int changes, uint64_t number_of,
-                        delayq_status status) {
-    (void)changes;
-    CHECK(status >= DELAYQ_OK);
-    CHECK_INT(number_of, ++*(uint64_t *)user);
-}
-TEST(lost_connections_have_each_op_reported_once) {
-    delayq_options o = box_options(&main_server, BOX);
-    delayq other;
-    uint64_t count = 0;
-    int i, k;
-    report(&o);
-    OK(&q, delayq_open(&q, &o));
-    memset(&o, 0, sizeof o);
-    o.name = "jobs";
-    o.share = &q;
-    o.outbox = box_memory(BOX);
-    o.outbox_size = BOX;
-    o.settled = count_other;
-    o.user = &count;
-    OK(&other, delayq_open(&other, &o));
-    for (i = 0; i < 40; i++) {
-        for (k = 0; k < 5; k++) OFFER(&q, "x", 60000);
-        for (k = 0; k < 3; k++) OFFER(&other, "y", 60000);
-        turn(&q);
-        turn(&other);
-        if (i % 4 == 3) ask("CLIENT KILL TYPE normal SKIPME yes");
-    }
-    UNTIL((turn(&q), turn(&other),
-           box(&q).offers_settled == 200 && count == 120));
-    everything_was_reported();
-    CHECK_INT(ask_int("ZCARD " ZSET), 320);
-    delayq_close(&other);
-    delayq_close(&q);
-}
-
 /* Start a server that ends a connection on which it gets a payload of LARGE
  * bytes. Returns such a payload. */
 enum { LARGE = 1100000 };
@@ -1183,34 +1145,6 @@ TEST(a_slow_taker_has_no_more_than_a_few_items_fetched) {
         turn(&q);
         if (leased() > i + 4) FAIL("%d leased after %d takes", leased(), i);
     }
-    delayq_close(&q);
-}
-
-/* Replies arrive between two frames. Each frame begins with a tick, which reads
- * them, and then takes all items. */
-TEST(a_fast_taker_fetches_more_with_each_request) {
-    int n = 0, before, frames = 0;
-    hundred(300);
-    open_box(&q, LEASE_MS);
-    while (n < 300) {
-        before = n;
-        turn(&q);
-        while (delayq_take(&q, &item, 0) == DELAYQ_OK) n++;
-        frames += n > before;
-        usleep(2000);
-    }
-    if (frames > 30) FAIL("%d items in %d frames", n, frames);
-    delayq_close(&q);
-}
-
-TEST(a_fast_taker_that_ticks_last_fetches_more_with_each_request) {
-    int n = 0, before, frames = 0;
-    hundred(200);
-    open_box(&q, LEASE_MS);
-    for (; n < 200; frames++)
-        for (before = n; n == before; turn(&q))
-            while (delayq_take(&q, &item, 0) == DELAYQ_OK) n++;
-    if (frames > 30) FAIL("%d items in %d frames", n, frames);
     delayq_close(&q);
 }
 
@@ -1414,82 +1348,6 @@ TEST(a_wake_ends_a_flush_and_a_take_of_an_outbox) {
 }
 
 /* --- several handles, processes ------------------------------------------ */
-
-TEST(two_outboxes_share_a_connection) {
-    delayq second;
-    delayq_options o = box_options(&main_server, BOX);
-    delayq_item other;
-    int i, a = 0, b = 0;
-    open_box(&q, 60000);
-    o.name = "mails";
-    o.url = NULL;
-    o.io_timeout_ms = o.reconnect_max_ms = 0;
-    o.share = &q;
-    o.lease_ms = 60000;
-    OK(&second, delayq_open(&second, &o));
-    for (i = 0; i < 100; i++) {
-        OFFER(&q, "job", 0);
-        OFFER(&second, "mail", 0);
-    }
-    CHECK_INT(box(&q).offers_accepted, 100);
-    CHECK_INT(box(&second).offers_accepted, 100);
-    SETTLE(&q);
-    SETTLE(&second);
-    while (a + b < 200) {
-        if (took(&q, &item)) {
-            item_is(&item, "job");
-            UNTIL(changed(&q, delayq_ack(&q, &item)));
-            a++;
-        }
-        if (took(&second, &other)) {
-            item_is(&other, "mail");
-            UNTIL(changed(&second, delayq_ack(&second, &other)));
-            b++;
-        }
-    }
-    SETTLE(&q);
-    SETTLE(&second);
-    CHECK_INT(a, 100);
-    CHECK_INT(box(&q).gone + box(&second).gone, 0);
-    CHECK_INT(ask_int("EXISTS " ZSET " redisson_delay_queue_timeout:{mails}"),
-              0);
-    delayq_close(&second);
-    OFFER(&q, "x", 60000);
-    SETTLE(&q);
-    delayq_close(&q);
-}
-
-TEST(an_outbox_and_a_handle_that_waits_share_a_connection) {
-    int owner_has_it, i;
-    for (owner_has_it = 0; owner_has_it < 2; owner_has_it++) {
-        delayq owner, guest, *boxed = owner_has_it ? &owner : &guest;
-        delayq *waits = owner_has_it ? &guest : &owner;
-        delayq_options plain = options_for(&main_server, "jobs");
-        delayq_options with = box_options(&main_server, BOX);
-        delayq_options o = owner_has_it ? plain : with;
-        delayq_counts c;
-        ask("FLUSHALL");
-        OK(&owner, delayq_open(&owner, owner_has_it ? &with : &plain));
-        o.url = NULL;
-        o.io_timeout_ms = o.reconnect_max_ms = 0;
-        o.share = &owner;
-        OK(&guest, delayq_open(&guest, &o));
-        for (i = 0; i < 50; i++) {
-            OFFER(boxed, "x", 60000);
-            OFFER(waits, "y", 60000);
-            OK(waits, delayq_count(waits, &c));
-            CHECK(c.pending >= i + 1);
-            turn(boxed);
-        }
-        OFFER(waits, "due", 0);
-        OK(waits, delayq_take(waits, &item, 20000));
-        SETTLE(boxed);
-        CHECK_INT(box(boxed).offers_settled, 50);
-        CHECK_INT(ask_int("ZCARD " ZSET), 100);
-        delayq_close(&guest);
-        delayq_close(&owner);
-    }
-}
 
 TEST(a_closed_handle_drops_what_is_in_its_outbox) {
     static char memory[BOX];

@@ -149,32 +149,6 @@ SHARED_BY_FILES void item_is(const delayq_item *item, const char *payload) {
              (const char *)item->data, payload);
 }
 
-/* Returns the URL of a host that accepts no connection, because the backlog of
- * its listener is full. The listener stays open until the process ends. */
-SHARED_BY_FILES const char *silent_host(void) {
-    static char url[64];
-    struct sockaddr_in a;
-    socklen_t size = sizeof a;
-    struct pollfd first;
-    int fd = socket(AF_INET, SOCK_STREAM, 0), i;
-    memset(&a, 0, sizeof a);
-    a.sin_family = AF_INET;
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
-    CHECK(listen(fd, 0) == 0);
-    CHECK(getsockname(fd, (struct sockaddr *)&a, &size) == 0);
-    for (i = 0; i < 4; i++) {
-        int client = socket(AF_INET, SOCK_STREAM, 0);
-        fcntl(client, F_SETFL, O_NONBLOCK);
-        connect(client, (struct sockaddr *)&a, sizeof a);
-        if (i == 0) first.fd = client;
-    }
-    first.events = POLLOUT;
-    UNTIL(poll(&first, 1, 0) == 1);
-    snprintf(url, sizeof url, "redis://127.0.0.1:%d", ntohs(a.sin_port));
-    return url;
-}
-
 /* Returns the due time of the only item in the zset. */
 SHARED_BY_FILES int64_t only_due(redisContext *c) {
     redisReply *r = run(c, "ZRANGE " ZSET " 0 -1 WITHSCORES");

@@ -736,33 +736,6 @@ TEST(ten_thousand_offers_survive_a_frozen_and_a_killed_server_once_each) {
     server_end(&own);
 }
 
-TEST(a_connection_that_is_cut_many_times_stores_each_offer_once) {
-    int cuts = 200 / test_step(1, 7), n = 0;
-    delayq_options o;
-    pid_t child;
-    proxy_start(&main_server);
-    child = start_moving(&main_server);
-    o = faulty(20000, 0);
-    OK(&q, delayq_open(&q, &o));
-    while (cuts > 0) {
-        if (proxy->times == 0) {
-            cuts--;
-            proxy_strike(CUT, rand() % 2, rand() % 4000, 1);
-        }
-        if (box(&q).bytes < BOX / 2)
-            offer_number(n++);
-        else
-            turn(&q);
-    }
-    proxy_calm();
-    SETTLE(&q);
-    *stop = 1;
-    join(child);
-    each_once(main_connection(), n);
-    CHECK_INT(box(&q).dropped, 0);
-    delayq_close(&q);
-}
-
 /* The payload "poison" ends each connection on which it is sent. Each frame has
  * a take, so a transfer or a fetch could be sent after the payload. */
 static void send_poison(const char *answer) {

@@ -441,48 +441,6 @@ TEST(ids_and_due_times_go_on_if_the_clock_was_ahead_in_an_earlier_life) {
     go_on_with_a_slower_clock(0);
 }
 
-/* The ring uses the space of settled ops again, in many laps and lives. */
-TEST(a_full_ring_is_used_again_over_many_lives) {
-    enum { SIZE = 8192 };
-    char *image = (char *)shared(SIZE), text[400];
-    delayq_options o = keep_options(NULL, image, SIZE);
-    static delayq_item pending[2000];
-    size_t n;
-    int made = 0, round, i;
-    srand(7);
-    memset(text, 'x', sizeof text);
-    for (round = 0; round < 50; round++) {
-        OK(&q, delayq_open(&q, &o));
-        if (rand() % 3 > 0) connect_to_server(&q);
-        for (i = rand() % 40; i > 0; i--) {
-            int head = snprintf(text, sizeof text, "%d ", made);
-            text[head] = 'x';
-            if (offered(&q, text, (size_t)(head + rand() % 200), 3600000))
-                made++;
-            else
-                usleep(200);
-            if (rand() % 4 == 0) turn(&q);
-        }
-        if (rand() % 3 == 0)
-            delayq_close(&q);
-        else
-            die(&q);
-    }
-    OK(&q, delayq_open(&q, &o));
-    SETTLE(&q);
-    CHECK_INT(box(&q).offers_settled, made);
-    delayq_close(&q);
-    CHECK_INT(ask_int("ZCARD " ZSET), made);
-    if (made < 200 || made > 2000) FAIL("only %d, not some laps", made);
-    o = options_for(&main_server, "jobs");
-    OK(&q, delayq_open(&q, &o));
-    OK(&q, delayq_peek(&q, pending, 2000, &n, NULL));
-    CHECK_INT(n, made);
-    for (i = 0; i < made; i++)
-        CHECK_INT(atoi((const char *)pending[i].data), i);
-    delayq_close(&q);
-}
-
 /* --- two programs that use the same numbers ------------------------------- */
 
 TEST(programs_with_copies_of_one_image_store_its_ops_once_and_their_own) {

@@ -147,6 +147,9 @@ int server_can(const char *command);
 /* Returns a free loopback port. The port 10,000 above it is free, too, for the
  * bus of a cluster. */
 int free_port(void);
+/* Returns the URL of a host that accepts no connection, because the backlog of
+ * its listener is full. The listener stays open until the process ends. */
+const char *silent_host(void);
 
 /* The server of this worker process. It is emptied before each test. */
 extern server main_server;

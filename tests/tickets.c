@@ -237,28 +237,6 @@ TEST(offer_message_sets_the_status_that_it_returns) {
     delayq_close(&q);
 }
 
-TEST(a_message_of_unknown_outcome_stays_unknown_until_the_server_answers) {
-    delayq q;
-    delayq_message m = message("x", 60000);
-    server s;
-    delayq_options o;
-    const char *none[] = {NULL};
-    server_start(&s, none);
-    o = options_for(&s, "jobs");
-    OK(&q, delayq_open(&q, &o));
-    OK(&q, delayq_offer_message(&q, &m));
-    m.status = DELAYQ_ERR_UNKNOWN; /* as if the reply had been lost */
-    server_kill(&s, SIGKILL);
-    CHECK(delayq_offer_message(&q, &m) < 0);
-    CHECK_INT(m.status, DELAYQ_ERR_UNKNOWN);
-    server_start_again(&s, none);
-    UNTIL(delayq_offer_message(&q, &m) == DELAYQ_OK);
-    OK(&q, m.status);
-    OK(&q, delayq_cancel(&q, &m.ticket));
-    delayq_close(&q);
-    server_end(&s);
-}
-
 TEST(a_batch_sets_the_status_of_each_message) {
     delayq q;
     delayq_message m[6];
