@@ -387,7 +387,8 @@ $B/test-old-%: $(OLD_TESTS) $(wildcard tests/*.h) $(OLD_HEADERS)
 	    $(filter %.c,$^) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
 
 # static hiredis: the linker wraps its calls of malloc
-$B/test-memory: tests/memory/memory.c tests/main.c tests/test.h delayq.h
+$B/test-memory: tests/memory/memory.c tests/main.c tests/test.h \
+                 tests/calls.h delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O0 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(WRAPS:%=-Wl,--wrap=%) tests/memory/memory.c tests/main.c \
