@@ -1,7 +1,7 @@
 #!/bin/sh
 # `make marks`: checks that the simulator, the tests and the fuzzers together
 # reach each mark in delayq.h. Prints the marks that the simulator does not
-# reach.
+# reach, and those that only one of the three reaches.
 #
 #     run.sh BUILD SEEDS FUZZ_SECONDS
 cd "$(dirname "$0")/../.." && . tests/lib.sh || exit 1
@@ -34,6 +34,10 @@ fi
 sort -u "$build/tests.txt" "$build/fuzzers.txt" >"$dir/others"
 comm -23 "$dir/all" "$build/simulator.txt" >"$dir/not"
 echo "The simulator does not reach:" $(comm -12 "$dir/not" "$dir/others")
+cd "$build" && for who in simulator tests fuzzers; do
+    echo "Only reached by the $who:" $(sort simulator.txt tests.txt \
+        fuzzers.txt | uniq -u | comm -12 - $who.txt)
+done
 for name in $(comm -23 "$dir/not" "$dir/others"); do
     bad "nobody reaches $name"
 done
