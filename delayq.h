@@ -2775,6 +2775,8 @@ static int dq_elem_is_ticket(const char *text) {
 #define DQ_MOVED ((delayq_status)13)    /* another node has the queue's slot */
 #define DQ_MOVING ((delayq_status)14)   /* the slot moves to another node: the
                                            reply is ASK or TRYAGAIN */
+#define DQ_TWIN ((delayq_status)15)     /* another handle has used the numbers
+                                           of a ring's offers */
 
 static delayq_status dq_err_public(delayq_status status) {
     return status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
@@ -2833,6 +2835,7 @@ static const dq_err_entry dq_err_table[] = {
     {"MOVED ", DQ_MOVED, 0, 0},
     {"ASK ", DQ_MOVING, 0, 0},
     {"TRYAGAIN", DQ_MOVING, 0, 0},
+    {"TWIN", DQ_TWIN, 0, 0},
     {"CROSSSLOT", DELAYQ_ERR_ARG, 0, DQ_HINT_SLOT},
     {"WRONGTYPE", DELAYQ_ERR_TYPE, 0, DQ_HINT_TYPE},
     {"OOM", DELAYQ_ERR_FULL, 0, 0},
@@ -3529,7 +3532,8 @@ static const char dq_lua_publish[] =
  *          3 'delay' or 'due': the kind of the times below, in ms. If a single
  *            offer is sent again, '@' and the time from which it may have been
  *            due are appended. An outbox, whose times are due times, sends the
- *            number of the first offer instead
+ *            number of the first offer instead. If it has sent offers before,
+ *            a space and the number of the last one of these are appended
  *          then up to 1,000 pairs: time, element
  * returns  clock; from a usual offer nothing else
  *          the number of offers skipped because they were stored before
@@ -3557,7 +3561,8 @@ static const char dq_lua_offer_usual[] =
     "end\n";
 /* begin_offers(keys, holders, sent): return `at`, the state of a request of
  * offers. The last `holders` keys contain tickets. `sent` is ARGV[3]. at.mark
- * is the key that contains the highest number which the outbox has stored.
+ * is the key that contains the highest number which the outbox has stored. If
+ * this outbox has not sent that number, return nil, and the error `twin`.
  * due_of(at, time): return the due time of an offer, and the same as text.
  * count_up(at, n): write the number of the request's n-th op to at.mark. */
 static const char dq_lua_offers[] =
@@ -3569,12 +3574,20 @@ static const char dq_lua_offers[] =
     "end\n"
     "local function begin_offers(keys, holders, sent)\n"
     "  local us, others, number = clock(), #keys - holders, tonumber(sent)\n"
+    "  local most = number and number - 1\n"
+    "  if not number then\n"
+    "    number, most = string.match(sent, '^(%d+) (%d+)$')\n"
+    "  end\n"
     "  local mark = number and keys[others] or nil\n"
+    "  local highest = mark and redis.call('GET', mark)\n"
+    "  if highest and tonumber(highest) > tonumber(most) then\n"
+    "    return nil, {err = 'TWIN a clone of this handle uses its numbers'}\n"
+    "  end\n"
     "  return {\n"
     "    us = us, base = math.ceil(us / 1000), zset = keys[1],\n"
     "    mirror = others > (mark and 2 or 1) and keys[2] or nil,\n"
-    "    mark = mark, highest = mark and redis.call('GET', mark),\n"
-    "    number = number, others = others,\n"
+    "    mark = mark, highest = highest, number = number,\n"
+    "    others = others,\n"
     "    delays = string.sub(sent, 1, 5) == 'delay',\n"
     "    again = tonumber(string.match(sent, '@(%d+)$'))\n"
     "  }\n"
@@ -3585,8 +3598,9 @@ static const char dq_lua_offers[] =
     "  redis.call('SET', at.mark, at.highest, 'PX', 86400000)\n"
     "end\n";
 static const char dq_lua_offer[] =
-    "local at, n = begin_offers(KEYS, 0, form), (#argv - 3) / 2\n"
-    "local us, mirror, skipped = at.us, at.mirror, 0\n"
+    "local at, twin = begin_offers(KEYS, 0, form)\n"
+    "if twin then return twin end\n"
+    "local us, mirror, skipped, n = at.us, at.mirror, 0, (#argv - 3) / 2\n"
     "if at.mark then\n"
     "  skipped = (at.highest or 0) - at.number + 1\n"
     "  skipped = math.floor(math.min(n, math.max(0, skipped)))\n"
@@ -3656,7 +3670,8 @@ static const char dq_lua_held[] =
  * an effect precede the first real write. */
 static const char dq_lua_offer_keyed[] =
     "local function offer_keyed(KEYS, ARGV)\n"
-    "  local at = begin_offers(KEYS, ARGV[4], ARGV[3])\n"
+    "  local at, twin = begin_offers(KEYS, ARGV[4], ARGV[3])\n"
+    "  if twin then return twin end\n"
     "  local zset, mirror = KEYS[1], at.mirror\n"
     "  local next_key, next_arg = at.others, 5\n"
     "  local function run(n)\n"
@@ -4947,10 +4962,10 @@ typedef struct dq_script {
     dq_lua_tally, dq_lua_clock, dq_lua_refusal, dq_lua_find, dq_lua_offers, \
         dq_lua_publish, dq_lua_held, dq_lua_offer_keyed
 
-DQ_SCRIPT(offer, "0c59e6222548d0c7bd8aff6f6a7904404a168bb6", dq_lua_tally,
+DQ_SCRIPT(offer, "b4a0f19ced15720aea6d808e351521ed866e52de", dq_lua_tally,
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_offers,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, "021c8cf9db405d498a6d66a9315d222bef061d99", DQ_LUA_KEYED,
+DQ_SCRIPT(offer_keyed, "b5852815f6bc656c02b9595ce0a5924aeb3f89b1", DQ_LUA_KEYED,
           "return offer_keyed(KEYS, ARGV)\n");
 DQ_SCRIPT(tick, "5f42d3b5017dd08123c29d465eb8dd8ad7abc4ff", dq_lua_tally,
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_present,
@@ -4973,7 +4988,7 @@ DQ_SCRIPT(tickets, "d253bd8789e637c6184b87ae5fc55083676f76fc", dq_lua_tally,
           dq_lua_clock, dq_lua_refusal, dq_lua_find, dq_lua_publish,
           dq_lua_elements, dq_lua_remove, dq_lua_tickets,
           "return tickets(KEYS, ARGV)\n");
-DQ_SCRIPT(mixed, "a09cc402d11fce998d86075e00d4257076b3fda4", DQ_LUA_KEYED,
+DQ_SCRIPT(mixed, "1964f6197c5af085f94f38acf18f882853a353b7", DQ_LUA_KEYED,
           dq_lua_elements, dq_lua_remove, dq_lua_tickets, dq_lua_mixed);
 DQ_SCRIPT(peek, "f1ee02fdbaa183d0835a1e1c7c0fbdbea2db5ccc", dq_lua_clock,
           dq_lua_find, dq_lua_chunks, dq_lua_peek);
@@ -7893,6 +7908,9 @@ typedef enum dq_verdict {
  * its script loaded, or in another form: prepare this attempt, and return 1. */
 static int dq_decide_refused(delayq *q, delayq_lane *lane) {
     if (lane->status == DQ_MOVED) return 1; /* cmd connects to that node */
+    if (lane->status == DQ_TWIN && lane->ring &&
+        lane->ring == &q->outbox->offers)
+        dq_ring_meet_twin(q, lane->ring);
     if (lane->status != DQ_NOSCRIPT)
         return lane->verb->reform && lane->verb->reform(q, lane);
     if (!DQ_HAS_LUA || !lane->verb->writer) return 0;
@@ -10401,7 +10419,7 @@ static void dq_write_given(dq_resp_writer *o, int given, int64_t value) {
  * been set back, and the local one may run at another speed. */
 static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
                                 const delayq_lane *lane) {
-    char form[32] = "delay@";
+    char form[40] = "delay@";
     size_t n = 5;
     dq_cursor c;
     dq_cursor_begin(&c, lane, lane->n);
@@ -10414,7 +10432,15 @@ static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
         n += 1 + dq_num_decimal(form + n + 1,
                                 sooner ? c.message->first_due_ms : 0);
     }
-    if (lane->ring) n = dq_num_decimal(form, dq_lane_number(lane));
+    if (lane->ring) {
+        int64_t sent = lane->settled < lane->ring->resumed
+                           ? DQ_MAX_DUE /* perhaps more than the image knows */
+                           : (int64_t)(lane->settled + lane->unsure);
+        n = dq_num_decimal(form, dq_lane_number(lane));
+        form[n] = ' ';
+        if (sent >= dq_lane_number(lane))
+            n += 1 + dq_num_decimal(form + n + 1, sent);
+    }
     dq_resp_arg(o, form, n, 0);
 }
 
@@ -10515,22 +10541,7 @@ static void dq_offer_settle_late(delayq *q, delayq_lane *lane,
     dq_op_settle(q, lane, c, status, 0);
 }
 
-/* If the script has skipped more offers than were sent before, another handle
- * has the same handle_id. Give q a new one, and return DELAYQ_ERR_AGAIN. */
-static delayq_status dq_offer_check_twin(delayq *q, delayq_lane *lane,
-                                         int64_t skipped) {
-    if (!lane->ring ||
-        skipped + (int64_t)lane->from <= (int64_t)lane->was_unsure ||
-        lane->settled < lane->ring->resumed || skipped == 0)
-        return DELAYQ_OK;
-    dq_ring_meet_twin(q, lane->ring);
-    return dq_err_set(lane->why, DELAYQ_ERR_AGAIN,
-                      "offer: another machine uses this handle's numbers; it "
-                      "takes new ones");
-}
-
 static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
-    delayq_status status;
     int64_t n[3] = {0, 0, 0};
     size_t count = lane->reply->elements;
     dq_cursor c;
@@ -10538,8 +10549,6 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
     if ((count != 3 && (count != 1 || resent)) ||
         !dq_resp_integers(lane->reply, n, count))
         return dq_lane_reject(q, lane);
-    status = dq_offer_check_twin(q, lane, n[1]);
-    if (status != DELAYQ_OK) return status;
     dq_cursor_begin(&c, lane, lane->n);
     while (dq_cursor_next(&c)) {
         int64_t due = c.due_ms;
@@ -10557,8 +10566,6 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
     }
     return DELAYQ_OK;
 }
-
-#define DQ_SKIPPED 3 /* the outcome of an op that was skipped as a resend */
 
 /* Settle an op by its values in the reply to a request of several ops:
  *
@@ -10599,17 +10606,12 @@ static void dq_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
  * is cut there, too. */
 static delayq_status dq_read_ops(delayq *q, delayq_lane *lane) {
     const redisReply *r = lane->reply;
-    int of_keys; /* 1: offers or cancels of keys; their script skips done ops */
-    delayq_status status = DELAYQ_OK;
-    int64_t skipped = 0, us;
+    int64_t us;
     size_t width, n, i;
-    const dq_verb *verb;
     dq_cursor c;
     int fine;
     dq_cursor_begin(&c, lane, lane->n);
-    verb = dq_cursor_next(&c)->verb;
-    of_keys = !*verb->word;
-    width = of_keys ? 3 : 1;
+    width = *dq_cursor_next(&c)->verb->word ? 1 : 3; /* 3: offers or keys */
     n = (r->elements - 1) / width;
     fine = dq_resp_integers(r, &us, 1) && n > 0 &&
            r->elements == 1 + n * width && n <= lane->n - lane->from;
@@ -10621,15 +10623,13 @@ static delayq_status dq_read_ops(delayq *q, delayq_lane *lane) {
                 e->type == REDIS_REPLY_STRING && e->len < sizeof(delayq_ticket);
         else
             fine = e->type == REDIS_REPLY_INTEGER && e->integer >= 0;
-        skipped += at == 0 && fine && e->integer == DQ_SKIPPED;
     }
-    if (fine && of_keys) status = dq_offer_check_twin(q, lane, skipped);
     if (fine) lane->n = lane->from + n;
     dq_cursor_begin(&c, lane, lane->n);
-    while (fine && status == DELAYQ_OK && dq_cursor_next(&c))
+    while (fine && dq_cursor_next(&c))
         dq_settle(q, lane, &c,
                   r->element + 1 + width * (c.number - lane->from));
-    return fine ? status : dq_lane_reject(q, lane);
+    return fine ? DELAYQ_OK : dq_lane_reject(q, lane);
 }
 
 DQ_VERB(offer, "offer", "", offer, dq_write_offer, dq_read_offer, 1000,

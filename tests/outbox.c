@@ -1707,6 +1707,29 @@ TEST(an_offer_with_a_key_beside_a_clone_is_not_passed_over) {
     delayq_close(&q);
 }
 
+/* A clone has used the number of the first of two offers, which are in one
+ * request. The second one must not be stored before the handle takes new
+ * numbers for both. */
+static void offer_two_beside_a_clone(const char *key) {
+    delayq_message m[2] = {message("y", 60000), message("z", 60000)};
+    open_box(&q, 0);
+    OFFER(&q, "x", 60000);
+    SETTLE(&q);
+    at_each_number("'INCRBY', k, 1");
+    m[0].key = key;
+    m[0].key_ttl_ms = 60000;
+    OK(&q, delayq_offer_many(&q, m, 2));
+    SETTLE(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 3);
+    delayq_close(&q);
+}
+TEST(two_offers_beside_a_clone_are_stored_once) {
+    offer_two_beside_a_clone(NULL);
+}
+TEST(two_offers_one_with_a_key_beside_a_clone_are_stored_once) {
+    offer_two_beside_a_clone("k");
+}
+
 /* Offer with the latest possible due time while the server's clock is unknown.
  * The limit is checked when the clock is known. */
 static void offer_the_farthest(const char *key) {
