@@ -1001,7 +1001,7 @@ typedef struct delayq_lane {
      * lane; keyed_verb is the verb of messages with a key. */
     const struct dq_verb *array_verb, *keyed_verb;
     const struct dq_query *query; /* the arguments of a bare verb, or NULL */
-    int64_t begun_us;             /* the local time of the call */
+    int64_t begun_us; /* the time of the call, or of a ring's last sending */
     uint64_t accepted, settled;   /* counts of ops; equal if none is left */
 
     /* The ops that may have run, and the retries. */
@@ -2775,8 +2775,7 @@ static int dq_elem_is_ticket(const char *text) {
 #define DQ_MOVED ((delayq_status)13)    /* another node has the queue's slot */
 #define DQ_MOVING ((delayq_status)14)   /* the slot moves to another node: the
                                            reply is ASK or TRYAGAIN */
-#define DQ_TWIN ((delayq_status)15)     /* another handle has used the numbers
-                                           of a ring's offers */
+#define DQ_TWIN ((delayq_status)15)     /* a clone has used a ring's numbers */
 
 static delayq_status dq_err_public(delayq_status status) {
     return status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
@@ -7689,6 +7688,7 @@ DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane) {
     int loads = DQ_HAS_LUA && lane->uploads;
     const dq_verb *verb = lane->verb;
     dq_resp_writer o;
+    if (lane->ring) lane->begun_us = q->conn->now_us;
     if (!q->conn->known) /* each probe is a step of connecting */
         s->deadline_us = q->conn->now_us + s->step_us;
     dq_resp_begin(&o, s->c);
@@ -7983,7 +7983,7 @@ static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
         lane->losses = 0;
     else if (lane->x.blame > 1 && ++lane->losses >= lane->policy->losses)
         return DQ_DROP;
-    if (lane->losses > 0) lane->trial_us = 4 * (now - lane->x.sent_us);
+    if (lane->losses > 0) lane->trial_us = 4 * (now - lane->begun_us);
     if (lane->losses > 0) DQ_MARK(op_under_suspicion);
     if (lane->trial_us > DQ_YIELD_US) lane->trial_us = DQ_YIELD_US;
     return DQ_KEEP;

@@ -237,6 +237,38 @@ TEST(an_outbox_sends_large_requests_again_after_small_ones) {
     delayq_close(&q);
 }
 
+/* If a connection is lost t us after an op was sent alone, the next one has to
+ * last for 4 t us before the op is sent again. A large op is sent in parts, and
+ * t begins with the first. */
+TEST(a_large_offer_that_loses_its_connection_waits_for_a_better_one) {
+    enum { SIZE = 1 << 20 };
+    static char large[SIZE], memory[4 * SIZE];
+    delayq_options o = box_options(&main_server, BOX);
+    long long begun, killed;
+    int i;
+    o.outbox = memory;
+    o.outbox_size = sizeof memory;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 60000);
+    SETTLE(&q);
+    OK(&q, delayq_offer(&q, large, SIZE, 60000));
+    UNTIL((turn(&q), q.conn->cmd.body_len > 0));
+    begun = now_us();
+    for (i = 0; i < 5; i++) {
+        usleep(10000);
+        turn(&q);
+    }
+    CHECK(q.conn->cmd.body_len > 0);
+    killed = now_us();
+    ask("CLIENT KILL TYPE normal");
+    UNTIL((turn(&q), q.outbox->offers.lane.losses == 1));
+    CHECK(q.outbox->offers.lane.trial_us >= 4 * (killed - begun) ||
+          q.outbox->offers.lane.trial_us >= 1000000);
+    SETTLE(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 2);
+    delayq_close(&q);
+}
+
 TEST(a_nack_in_an_outbox_is_due_no_sooner_than_its_delay_says) {
     redisContext *c = main_connection();
     delayq_item item;
