@@ -1084,8 +1084,7 @@ static int64_t mirror_work(void) {
 void check_answered(void *arg, client *by, const char *command, int calls,
                     int64_t work) {
     actor *a = acting ? acting : service_actor(by);
-    int64_t budget, large = 0;
-    int i;
+    int64_t budget;
     (void)arg;
     if (a && a == clearing && dirty)
         clear_queue();
@@ -1103,12 +1102,11 @@ void check_answered(void *arg, client *by, const char *command, int calls,
     }
     /* A script may visit 64 waiters, run a few commands for each item, search
      * for a lease among those that end in the same ms, walk through the mirror,
-     * which is a list, and copy the KB of large payloads. */
+     * which is a list, and copy the KB of large payloads: up to 300 for each of
+     * 200 tickets. */
     budget = 700 + (sim_plan.lease_ms ? 80 : 25) * (int64_t)moved_now;
     if (sim_plan.wire != DELAYQ_NATIVE) budget += mirror_work();
-    for (i = 0; i < sim_plan.actor_count; i++)
-        if (sim_plan.actors[i].large) large = 20000;
-    budget += large;
+    if (plan_has_large()) budget += 60000;
     if (a && a->kind != JAVA && a->kind != PUSHER && a->kind != LONG &&
         /* A ticket whose item is gone costs three calls. A request has at most
          * 200 such tickets. */
