@@ -1,6 +1,6 @@
 /*
- * Calls of a handle without an outbox, each with its preparation, and with the
- * number of items in the queue before and after it.
+ * Calls, and a table of those of a handle without an outbox: each with its
+ * preparation, and with the number of items in the queue before and after it.
  */
 #ifndef CALLS_H
 #define CALLS_H
@@ -139,7 +139,7 @@ static const struct verb verbs[] = {
 };
 #define VERBS (sizeof verbs / sizeof verbs[0])
 
-static int in_queue(void) {
+__attribute__((unused)) static int in_queue(void) {
     return (int)ask_int(
         "EVAL %s 0",
         "return redis.call('ZCARD', 'redisson_delay_queue_timeout:{jobs}') +\n"

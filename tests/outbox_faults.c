@@ -8,14 +8,13 @@
  */
 #include "outbox.h"
 #include "proxy.h"
+#include "calls.h"
 #include <sys/wait.h>
 
 /* The reply is above 0 as long as the queue contains items. */
 #define EXISTS "EXISTS " ZSET " jobs delayq_retry:{jobs}"
 
-static delayq q;
-static delayq_item items[3], one;
-static delayq_message messages[3];
+static delayq_item one;
 
 /* Open q, and wait for a reply. From then on offers have tickets. */
 static void open_known(const delayq_options *o) {
@@ -91,19 +90,10 @@ static void each_once(redisContext *c, int n) {
 
 /* --- each kind of entry -------------------------------------------------- */
 
-static void prepare_nothing(void) {
-}
-static void prepare_pending(void) {
-    int i;
-    memset(messages, 0, sizeof messages);
-    for (i = 0; i < 3; i++) {
-        messages[i].data = &"abc"[i];
-        messages[i].len = 1;
-        messages[i].delay_ms = 60000;
-    }
+static void wait_with_offers(void) {
     /* from now on offers have tickets */
     UNTIL((delayq_tick(&q, NULL), q.conn->known));
-    OK(&q, delayq_offer_many(&q, messages, 3));
+    prepare_pending();
     SETTLE(&q);
 }
 /* Lease n items. Returns 0 if a take gave up because its reply was late, as on
@@ -119,100 +109,64 @@ static int leased(int n) {
     SETTLE(&q);
     return i == n && ask_int("ZCARD " ZSET) == n;
 }
-static void prepare_leased(void) {
+static void wait_with_leases(void) {
     UNTIL(leased(3));
 }
 
-static void do_offer(void) {
-    OFFER(&q, "x", 60000);
-}
-static void do_offer_many(void) {
-    int i;
-    memset(messages, 0, sizeof messages);
-    for (i = 0; i < 3; i++) {
-        messages[i].data = "x";
-        messages[i].len = 1;
-        messages[i].delay_ms = 60000;
-    }
-    OK(&q, delayq_offer_many(&q, messages, 3));
-}
-static void do_key(void) {
-    memset(messages, 0, sizeof messages);
-    messages[0].data = "x";
-    messages[0].len = 1;
-    messages[0].delay_ms = 60000;
-    messages[0].key = "k";
-    messages[0].key_ttl_ms = 60000;
-    OK(&q, delayq_offer_message(&q, messages));
-}
-static void do_ack(void) {
-    OK(&q, delayq_ack(&q, &items[1]));
-}
-static void do_ack_many(void) {
-    OK(&q, delayq_ack_many(&q, items, 3));
-}
-static void do_ack_take(void) {
-    one = items[1];
-    CHECK(delayq_ack_take(&q, &one, 0) != DELAYQ_OK);
-    CHECK_STATUS(&q, one.acked, DELAYQ_OK);
-}
-static void do_nack(void) {
-    OK(&q, delayq_nack(&q, &items[1], 30000));
-}
-static void do_extend(void) {
-    OK(&q, delayq_extend(&q, &items[1], 30000));
-}
-static void do_bury(void) {
-    OK(&q, delayq_bury(&q, &items[1], NULL));
-}
-static void do_cancel(void) {
-    OK(&q, delayq_cancel(&q, &messages[1].ticket));
-}
-static void do_reschedule(void) {
-    OK(&q, delayq_reschedule(&q, &messages[1].ticket, 30000));
-}
-static void do_all(void) {
-    do_extend();
+static delayq_status do_all(void) {
+    OK(&q, do_extend());
     OK(&q, delayq_nack(&q, &items[0], 30000));
     OK(&q, delayq_bury(&q, &items[2], NULL));
-    do_offer_many();
-    do_cancel();
+    OK(&q, do_offer_many());
+    OK(&q, do_cancel());
     OK(&q, delayq_reschedule(&q, &messages[2].ticket, 30000));
-    do_key();
-    OK(&q, delayq_ack(&q, &items[1]));
+    OK(&q, do_key());
+    return do_ack();
 }
 
-static const struct verb {
+static const struct entry {
     const char *name;
-    void (*prepare)(void), (*submit)(void);
+    void (*prepare)(void);
+    delayq_status (*call)(void);
     int pending, dead;
-} verbs[] = {
+} entries[] = {
     {"offer", prepare_nothing, do_offer, 1, 0},
     {"offer_many", prepare_nothing, do_offer_many, 3, 0},
     {"offer with a key", prepare_nothing, do_key, 1, 0},
-    {"ack", prepare_leased, do_ack, 2, 0},
-    {"ack_many", prepare_leased, do_ack_many, 0, 0},
-    {"ack_take", prepare_leased, do_ack_take, 2, 0},
-    {"nack", prepare_leased, do_nack, 3, 0},
-    {"extend", prepare_leased, do_extend, 3, 0},
-    {"bury", prepare_leased, do_bury, 2, 1},
-    {"cancel", prepare_pending, do_cancel, 2, 0},
-    {"reschedule", prepare_pending, do_reschedule, 3, 0},
-    {"all of them", prepare_leased, do_all, 4, 1},
+    {"ack", wait_with_leases, do_ack, 2, 0},
+    {"ack_many", wait_with_leases, do_ack_many, 0, 0},
+    {"ack_take", wait_with_leases, do_ack_take, 2, 0},
+    {"nack", wait_with_leases, do_nack, 3, 0},
+    {"extend", wait_with_leases, do_extend, 3, 0},
+    {"bury", wait_with_leases, do_bury, 2, 1},
+    {"cancel", wait_with_offers, do_cancel, 2, 0},
+    {"reschedule", wait_with_offers, do_reschedule, 3, 0},
+    {"all of them", wait_with_leases, do_all, 4, 1},
 };
-#define VERBS (sizeof verbs / sizeof verbs[0])
+#define ENTRIES (sizeof entries / sizeof entries[0])
+
+/* Put the ops of an entry into the outbox. An ack_take also takes, and finds
+ * nothing without waiting. */
+static void submit(const struct entry *v) {
+    if (v->call == do_ack_take) {
+        CHECK(do_ack_take() != DELAYQ_OK);
+        OK(&q, got[0].acked);
+    } else {
+        OK(&q, v->call());
+    }
+}
 
 static const char *const faults[] = {"passed",   "cut",     "stalled",
                                      "delayed",  "dropped", "garbled",
                                      "replayed", "forged",  "copied",
                                      "late"};
 
-static void begin(const struct verb *v) {
+static void begin(const struct entry *v) {
     ask("FLUSHDB");
     v->prepare();
 }
 
-static void strike(const struct verb *v, enum fault what, int direction,
+static void strike(const struct entry *v, enum fault what, int direction,
                    long at, int times) {
     delayq_outbox_state before, after;
     long long end;
@@ -222,7 +176,7 @@ static void strike(const struct verb *v, enum fault what, int direction,
     end = now_us() + 20000000LL * test_slow();
     if (q.options.connect) proxy->only = proxy_number(q.conn->cmd.c);
     proxy_strike(what, direction, at, times);
-    v->submit();
+    submit(v);
     while (!settled(&q)) {
         if (now_us() > end)
             FAIL("%s, %s at byte %ld %s, %d times: never settled: %s", v->name,
@@ -250,31 +204,31 @@ static void strike(const struct verb *v, enum fault what, int direction,
 }
 
 /* Returns how many bytes pass in this direction if there is no fault. */
-static long size_of(const struct verb *v, int direction) {
+static long size_of(const struct entry *v, int direction) {
     int i;
     for (i = 0; i < 2; i++) {
         begin(v);
         proxy->passed[0] = proxy->passed[1] = 0;
-        v->submit();
+        submit(v);
         SETTLE(&q);
     }
     CHECK(proxy->passed[direction] > 0);
     return proxy->passed[direction];
 }
 
-static void at_bytes(const struct verb *v, enum fault what, int direction,
+static void at_bytes(const struct entry *v, enum fault what, int direction,
                      long step, int times) {
     long size = size_of(v, direction), at;
     for (at = 0; at <= size; at += step) strike(v, what, direction, at, times);
 }
 
-static void each_verb(void (*body)(const struct verb *), size_t from, size_t to,
-                      int io_timeout_ms) {
+static void each_entry(void (*body)(const struct entry *), size_t from,
+                       size_t to, int io_timeout_ms) {
     proxy_start(&main_server);
     for (; from < to; from++) {
         delayq_options o = faulty(io_timeout_ms, 600000);
         open_known(&o);
-        body(&verbs[from]);
+        body(&entries[from]);
         delayq_close(&q);
     }
 }
@@ -285,28 +239,28 @@ static long every(long n) {
 
 /* --- cut ----------------------------------------------------------------- */
 
-static void cut(const struct verb *v) {
+static void cut(const struct entry *v) {
     int direction;
     for (direction = 0; direction < 2; direction++) {
-        at_bytes(v, CUT, direction, every(v == &verbs[VERBS - 1] ? 5 : 1), 1);
+        at_bytes(v, CUT, direction, every(v->call == do_all ? 5 : 1), 1);
         at_bytes(v, CUT, direction, every(17), 2);
     }
 }
 
 TEST(an_offer_in_an_outbox_survives_a_cut_at_any_byte) {
-    each_verb(cut, 0, 3, 20000);
+    each_entry(cut, 0, 3, 20000);
 }
 TEST(an_ack_in_an_outbox_survives_a_cut_at_any_byte) {
-    each_verb(cut, 3, 6, 20000);
+    each_entry(cut, 3, 6, 20000);
 }
 LONG_TEST(a_nack_extend_or_bury_in_an_outbox_survives_a_cut_at_any_byte) {
-    each_verb(cut, 6, 9, 20000);
+    each_entry(cut, 6, 9, 20000);
 }
 TEST(a_cancel_or_reschedule_in_an_outbox_survives_a_cut_at_any_byte) {
-    each_verb(cut, 9, 11, 20000);
+    each_entry(cut, 9, 11, 20000);
 }
 TEST(a_mixture_in_an_outbox_survives_a_cut_at_any_byte) {
-    each_verb(cut, 11, VERBS, 20000);
+    each_entry(cut, 11, ENTRIES, 20000);
 }
 
 /* The first conversation contains the login, the probe, the text of the script,
@@ -354,7 +308,7 @@ TEST(an_offer_that_was_delivered_is_not_stored_by_its_second_sending) {
     o = faulty(200, 0);
     OK(&q, delayq_open(&q, &o));
     for (direction = 0; direction < 2; direction++) {
-        size = size_of(&verbs[0], direction);
+        size = size_of(&entries[0], direction);
         ask("FLUSHDB");
         n = 0;
         for (at = 0; at <= size; at += every(1))
@@ -406,7 +360,7 @@ TEST(a_fetch_that_is_cut_at_any_byte_comes_again_with_its_lease) {
 
 /* --- stalled, dropped, garbled ------------------------------------------- */
 
-static void stall(const struct verb *v) {
+static void stall(const struct entry *v) {
     int direction, i;
     for (direction = 0; direction < 2; direction++) {
         long size = size_of(v, direction);
@@ -442,27 +396,27 @@ TEST(a_take_of_an_outbox_that_may_have_lost_an_item_always_says_so) {
 }
 
 TEST(an_outbox_survives_connections_that_stall_or_carry_one_way_only) {
-    each_verb(stall, 0, VERBS, 40);
+    each_entry(stall, 0, ENTRIES, 40);
 }
 
 /* Some garbage makes the reader wait for more bytes, until its timeout. */
-static void garble(const struct verb *v) {
+static void garble(const struct entry *v) {
     at_bytes(v, GARBAGE, 1, every(v->prepare == prepare_nothing ? 1 : 5), 1);
 }
 
 TEST(offers_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
-    each_verb(garble, 0, 3, 200);
+    each_entry(garble, 0, 3, 200);
 }
 /* The reply to an ack is as short as the reply to an offer. All other bytes
  * belong to replies to takes. */
 TEST(changes_in_an_outbox_survive_garbage_in_a_reply) {
-    each_verb(garble, 3, VERBS, 200);
+    each_entry(garble, 3, ENTRIES, 200);
 }
 
 /* Replace the reply by one that has the form of a reply, but is not the verb's.
  * The request was run. Afterwards the connection is not used. If the read that
  * is replaced contains several replies, the handle waits for its timeout. */
-static void mix_up(const struct verb *v) {
+static void mix_up(const struct entry *v) {
     static const char *const replies[] = {"+OK\r\n", "*0\r\n",
                                           "*2\r\n:1700000000000000\r\n$-1\r\n",
                                           "*2\r\n:1700000000000000\r\n*0\r\n"};
@@ -480,18 +434,18 @@ static void mix_up(const struct verb *v) {
 TEST(an_outbox_survives_replies_that_are_not_its_own) {
     size_t i;
     proxy_start(&main_server);
-    for (i = 0; i < VERBS; i++) {
+    for (i = 0; i < ENTRIES; i++) {
         delayq_options o = faulty(1000, 600000);
         o.url = NULL;
         o.connect = through_proxy; /* so that each strike hits the cmd socket */
         open_known(&o);
-        mix_up(&verbs[i]);
+        mix_up(&entries[i]);
         delayq_close(&q);
     }
 }
 
 /* Hold requests or replies for longer than the timeout, then deliver them. */
-static void hold_back(const struct verb *v) {
+static void hold_back(const struct entry *v) {
     int i;
     proxy->delay_ms = 90 * test_slow();
     for (i = 0; i < 2; i++) {
@@ -503,21 +457,21 @@ static void hold_back(const struct verb *v) {
 }
 
 LONG_TEST(an_outbox_survives_replies_that_come_after_their_timeout) {
-    each_verb(hold_back, 0, VERBS, 40);
+    each_entry(hold_back, 0, ENTRIES, 40);
 }
 
 TEST(an_outbox_waits_out_a_delay_within_the_timeout) {
     size_t i;
     proxy_start(&main_server);
-    for (i = 0; i < VERBS; i++) {
+    for (i = 0; i < ENTRIES; i++) {
         delayq_options o = faulty(20000, 600000);
         int before;
         open_known(&o);
-        size_of(&verbs[i], 0);
+        size_of(&entries[i], 0);
         before = proxy->connections;
         proxy->delay_ms = 20;
-        strike(&verbs[i], DELAY, 1, 5, 1);
-        strike(&verbs[i], DELAY, 0, 5, 1);
+        strike(&entries[i], DELAY, 1, 5, 1);
+        strike(&entries[i], DELAY, 0, 5, 1);
         CHECK_INT(proxy->connections, before);
         delayq_close(&q);
     }
@@ -740,7 +694,7 @@ TEST(ten_thousand_offers_survive_a_frozen_and_a_killed_server_once_each) {
  * a take, so a transfer or a fetch could be sent after the payload. */
 static void send_poison(const char *answer) {
     delayq_options o;
-    int i, got = 0;
+    int i, came = 0;
     proxy_start(&main_server);
     o = faulty(20000, 60000);
     OK(&q, delayq_open(&q, &o));
@@ -750,8 +704,8 @@ static void send_poison(const char *answer) {
     OFFER(&q, "before", 0);
     OFFER(&q, "poison", 0);
     for (i = 0; i < 3; i++) OFFER(&q, "after", 0);
-    UNTIL((turn(&q), got += delayq_take(&q, &one, 0) == DELAYQ_OK,
-           box(&q).dropped == 1 && got == 4));
+    UNTIL((turn(&q), came += delayq_take(&q, &one, 0) == DELAYQ_OK,
+           box(&q).dropped == 1 && came == 4));
     SETTLE(&q);
     CHECK_INT(box(&q).offers_settled, 5);
     CHECK_INT(box(&q).dropped, 1);
@@ -793,7 +747,7 @@ static size_t large_payload(unsigned char *to, const delayq_item *item) {
  * makes other calls, which must not change the memory of the item. */
 LONG_TEST(megabytes_through_a_connection_that_is_cut_arrive_whole) {
     enum { SIZE = 1 << 20 };
-    static unsigned char payload[50000], got[20000];
+    static unsigned char payload[50000], came[20000];
     unsigned offers = test_brief() ? 100 : 500;
     unsigned n, next = 0, acked = 0, cuts = 0;
     delayq_options o;
@@ -819,7 +773,7 @@ LONG_TEST(megabytes_through_a_connection_that_is_cut_arrive_whole) {
             large_payload(NULL, &one);
             memcpy(&n, one.data, sizeof n);
             CHECK(n < next);
-            acked += got[n]++ == 0;
+            acked += came[n]++ == 0;
             UNTIL(changed(&q, delayq_ack(&q, &one)));
         }
         if (now_us() > end) FAIL("it never ends: %s", delayq_errmsg(&q));
