@@ -325,7 +325,7 @@ static char bytes[8][320000];
 
 static int64_t some_delay(void) {
     if (percent(30)) return 0;
-    if (percent(2)) return 3600000; /* stays until the end of the run */
+    if (percent(2)) return 86400000; /* longer than any run */
     return percent(70) ? below(800) : below(4000);
 }
 
