@@ -126,6 +126,9 @@ marks: ## the rare branches that the simulator, the tests and the fuzzers reach;
 proof: ## CBMC proves that reads of untrusted bytes stay within them; NAME=
 	@HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/proof/run.sh $(NAME)
 
+models: ## spin visits all states of the protocols of outboxes and waiters; NAME=
+	@sh tests/models/run.sh $(NAME)
+
 lint: ## compilers, standards, names, the documentation's examples and links
 	sh tests/hygiene.sh
 	sh tests/docs.sh
@@ -563,5 +566,5 @@ help: ## list the targets
 .PHONY: all examples demo test check test-all quick nightly stress bare asan valgrind \
         memory nonblock old sim cost sim-ubsan sim-old sim-test mutations fuzz lint lua lua-versions \
         interop soak rig rig-test bench bench-old bench-peers bench-chaos chaos-test calls charts cli recipes \
-        faults size marks proof matrix windows zig device lwip board servers hosted libvalkey tls \
+        faults size marks proof models matrix windows zig device lwip board servers hosted libvalkey tls \
         format install uninstall deb deb-test operate dashboard completion clean help

@@ -35,6 +35,8 @@ deb-test  30 make deb-test
 sim       40 make sim SEEDS=3000
 sim-ubsan 20 make sim-ubsan
 lua       20 make lua-versions
+proof     40 make proof
+models    30 make models
 fuzz      15 make fuzz FUZZ_SECONDS=60
 old       30 make old
 hosted    30 make hosted

@@ -14,7 +14,7 @@ nightly="default-jdk-headless maven faketime debootstrap liblua5.4-dev
     libluajit-5.1-dev cmake meson ninja-build jq git python3-venv python3-pip
     gcc-mingw-w64-x86-64-posix g++-mingw-w64-x86-64-posix wine64
     gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-user qemu-system-arm
-    stress-ng prometheus prometheus-node-exporter"
+    stress-ng prometheus prometheus-node-exporter spin"
 [ "$1" != all ] || packages="$packages $nightly"
 
 # tries COMMAND...: runs the command up to three times
@@ -54,6 +54,7 @@ if [ $# -gt 0 ] || ! runtime; then
         clang | sed -n 's/.*: clang-//p')-dev" >/dev/null
 fi
 [ "${packages%"$nightly"}" != "$packages" ] || exit 0
+tries sh tests/debian-program.sh build/tools/cbmc trixie cbmc /usr/bin/cbmc
 [ -x build/tools/conan ] || { # Debian 12 has no such package
     python3 -m venv build/venv && tries build/venv/bin/pip install -q conan &&
         mkdir -p build/tools && ln -sf ../venv/bin/conan build/tools/conan
