@@ -430,7 +430,7 @@ OLD ?= HEAD
 bench-old: $B/scripts ## each script's cost on the server, compared with OLD=commit
 	@sh tests/bench/old.sh $B $(OLD)
 
-bench-peers: $(PEERS:%=$B/peers/%) ## compare with Redisson, BullMQ, asynq, beanstalkd: cost, rate, lateness (takes 10 minutes)
+bench-peers: $(PEERS:%=$B/peers/%) ## compare with Redisson, BullMQ, asynq, beanstalkd, NATS: cost, rate, lateness (takes 10 minutes)
 	@sh tests/bench/peers/run.sh $B
 
 CHAOS := $B/peers/chaos-run $B/peers/chaos-delayq $B/peers/chaos-beanstalkd

@@ -196,6 +196,7 @@ peer() {
 peers=tests/bench/peers
 peer BullMQ "$(sed -n 's/.*"bullmq": "\(.*\)".*/\1/p' $peers/package.json)"
 peer asynq "$(sed -n 's/.*hibiken\/asynq v//p' $peers/go.mod)"
+peer NATS "$(sed -n 's/.*nats-server\/v2 v\([0-9.]*\).*/\1/p' $peers/go.mod)"
 peer Sidekiq 8.1.7
 peer beanstalkd 1.12
 

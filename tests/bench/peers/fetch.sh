@@ -13,7 +13,7 @@ have() {
 }
 # fetch COMMAND...: runs the command; if it fails, prints the reason
 fetch() {
-    timeout 120 "$@" >"$dir/out" 2>&1 || {
+    timeout 300 "$@" >"$dir/out" 2>&1 || {
         echo "skipped $peer: $(grep -i -m1 -e error -e fail -e cannot \
             "$dir/out" || echo "$1 gave up")" | cut -c1-200
         return 1
@@ -38,11 +38,18 @@ fetch_bullmq() {
     have node npm &&
         fetch npm --prefix "$build/bullmq" ci --ignore-scripts --no-audit
 }
-# fetch_asynq SOURCE PROGRAM [FLAG...]: builds PROGRAM from SOURCE
-fetch_asynq() {
-    peer=asynq
-    source=$1
-    program=$2
-    shift 2
-    have go && fetch go build -C "$here" "$@" -o "$program" "$source"
+# fetch_go NAME SOURCE PROGRAM [FLAG...]: builds PROGRAM from SOURCE, files of this
+# folder or a package
+fetch_go() {
+    peer=$1
+    source=$2
+    program=$3
+    shift 3
+    # shellcheck disable=SC2086
+    have go && fetch go build -C "$here" "$@" -o "$program" $source
+}
+nats_server=github.com/nats-io/nats-server/v2
+# go_version PROGRAM MODULE: the version of a module in a program
+go_version() {
+    go version -m "$1" | awk -v m="$2" '$2 == m && $3 { print substr($3, 2); exit }'
 }

@@ -1,9 +1,10 @@
 #!/bin/sh
-# run.sh BUILD: delayq compared with Redisson, BullMQ, asynq and beanstalkd.
-# fetch.sh fetches them into BUILD/peers/. All peers on Redis use the same
-# private redis-server, on loopback, without persistence. beanstalkd is its own
-# server. All servers run on one core. The script runs for about ten minutes,
-# not counting the downloads, and then stops all processes that it has started.
+# run.sh BUILD: delayq compared with Redisson, BullMQ, asynq, beanstalkd and
+# NATS. fetch.sh fetches them into BUILD/peers/. All peers on Redis use the same
+# private redis-server, on loopback, without persistence. beanstalkd and NATS
+# have their own servers. All servers run on one core. The script runs for about
+# ten minutes, not counting the downloads, and then stops all processes that it
+# has started.
 cd "$(dirname "$0")/../../.." || exit 1
 build=$PWD/$1/peers
 here=$PWD/tests/bench/peers
@@ -56,7 +57,7 @@ if fetch_bullmq; then
     set -- "$@" "$peer|at least|1|1|$server|NODE_PATH=$build/bullmq/node_modules \
         exec node $here/bullmq.js $redis 2>$dir/bullmq.log"
 fi
-if fetch_asynq asynq.go "$build/asynq"; then
+if fetch_go asynq asynq.go "$build/asynq"; then
     set -- "$@" "$peer|at least|1|1|$server|exec $build/asynq \
         127.0.0.1:$redis 2>$dir/asynq.log"
 fi
@@ -69,6 +70,19 @@ if have beanstalkd; then
     pids="$pids $own"
     sleep 0.5
     c="exec $build/beanstalkd $(beanstalkd -v | cut -d' ' -f2) $port"
+    set -- "$@" "$peer|at least|1|1|$own|$c"
+fi
+
+if fetch_go NATS $nats_server "$build/nats-server" &&
+    fetch_go NATS nats.go "$build/nats"; then
+    free_port
+    $pin "$build/nats-server" -a 127.0.0.1 -p $port -js -sd "$dir/nats" \
+        >"$dir/nats.log" 2>&1 &
+    own=$!
+    pids="$pids $own"
+    sleep 0.5
+    c="exec $build/nats nats://127.0.0.1:$port"
+    c="$c $(go_version "$build/nats-server" $nats_server)"
     set -- "$@" "$peer|at least|1|1|$own|$c"
 fi
 

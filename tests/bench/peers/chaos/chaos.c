@@ -6,8 +6,9 @@
  *     chaos DIR 'NAME|KIND|WORK|PRODUCE' ...
  *     chaos --self-test
  *
- * KIND is the server, redis or beanstalkd. WORK and PRODUCE are shell commands,
- * to which "ROLE PORT RECORDS JOBS RATE" is appended. Each cell of the table
+ * KIND is the server: redis, beanstalkd or nats (DIR/nats-server). WORK and
+ * PRODUCE are shell commands, to which "ROLE PORT RECORDS JOBS RATE" is
+ * appended. Each cell of the table
  * has a server, a producer with 4 threads, and WORKERS workers with 8 threads
  * each. These are separate processes.
  *
@@ -173,12 +174,10 @@ static process start(const char *command, int clock) {
         dup2(out[1], 1);
         dup2(cell.log, 2);
         if (clock) {
-            char library[300], ahead[16];
+            char library[300];
             snprintf(library, sizeof library, "%s/settime.so", dir);
-            snprintf(ahead, sizeof ahead, "%d", AHEAD_S);
             setenv("LD_PRELOAD", library, 1);
             setenv("SETTIME", cell.clock, 1);
-            setenv("GO_CLOCK_AHEAD_S", ahead, 1);
         }
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(127);
@@ -229,13 +228,17 @@ static int free_port(void) {
     return ntohs(a.sin_port);
 }
 
+static int is_kind(const char *kind) {
+    return strcmp(cell.of->kind, kind) == 0;
+}
+
 static int server_answers(void) {
     redisReply *r;
     int good;
     if (cell.admin) redisFree(cell.admin);
     cell.admin = redisConnect("127.0.0.1", cell.port);
     if (!cell.admin || cell.admin->err) return 0;
-    if (strcmp(cell.of->kind, "redis") != 0) {
+    if (!is_kind("redis")) {
         redisFree(cell.admin);
         cell.admin = NULL;
         return 1;
@@ -246,17 +249,47 @@ static int server_answers(void) {
     return good;
 }
 
+/* Write the configuration of nats-server. It is as by default, except that an
+ * account is needed to limit the size of the files. */
+static void configure_nats(int refuses, int is_full) {
+    char path[300];
+    FILE *f;
+    snprintf(path, sizeof path, "%s/nats.conf", cell.dir);
+    f = fopen(path, "w");
+    if (!f) die(path);
+    fprintf(f,
+            "listen: \"127.0.0.1:%d\"\n"
+            "jetstream: {store_dir: \"%s\", sync_interval: \"%s\"}\n"
+            "accounts: {A: {jetstream: {max_file: %s}, users: [{user: a}]}}\n"
+            "no_auth_user: a\n",
+            cell.port, cell.dir, cell.fault == RESTART_ALWAYS ? "always" : "2m",
+            is_full ? "1" : "1G");
+    if (refuses) fprintf(f, "max_connections: 0\n");
+    fclose(f);
+}
+
+/* Reload the configuration. The server then closes the connections that are
+ * too many. */
+static void reconfigure_nats(int refuses, int is_full) {
+    configure_nats(refuses, is_full);
+    kill(cell.server.pid, SIGHUP);
+}
+
 static void start_server(void) {
     char command[1024];
     int clock = cell.fault == SERVER_AHEAD || cell.fault == SERVER_SET;
     int64_t limit = now_us() + 20 * SECOND;
-    if (strcmp(cell.of->kind, "redis") == 0)
+    if (is_kind("redis"))
         snprintf(command, sizeof command,
                  "exec redis-server --port %d --bind 127.0.0.1 --dir %s "
                  "--save '' --appendonly yes --appendfsync %s >&2",
                  cell.port, cell.dir,
                  cell.fault == RESTART_ALWAYS ? "always" : "everysec");
-    else
+    else if (is_kind("nats")) {
+        configure_nats(0, 0);
+        snprintf(command, sizeof command,
+                 "exec %s/nats-server -c %s/nats.conf", dir, cell.dir);
+    } else
         snprintf(command, sizeof command,
                  "exec beanstalkd -l 127.0.0.1 -p %d -b %s -f0", cell.port,
                  cell.dir);
@@ -275,7 +308,27 @@ static void ask(const char *command) {
 
 /* --- one cell: its fault ------------------------------------------------- */
 
+static void limit_clients(int refuses) {
+    if (is_kind("nats"))
+        reconfigure_nats(refuses, 0);
+    else
+        ask(refuses ? "CONFIG SET maxclients 1" : "CONFIG SET maxclients 10000");
+}
+
+static void limit_memory(int is_full) {
+    if (is_kind("nats"))
+        reconfigure_nats(0, is_full);
+    else
+        ask(is_full ? "CONFIG SET maxmemory 1" : "CONFIG SET maxmemory 0");
+}
+
 static void kill_connections(void) {
+    if (is_kind("nats")) {
+        limit_clients(1); /* closes all, a few ms after the signal */
+        usleep(100000);
+        limit_clients(0);
+        return;
+    }
     ask("CLIENT KILL TYPE normal SKIPME yes");
     ask("CLIENT KILL TYPE pubsub");
 }
@@ -309,15 +362,15 @@ static int64_t do_fault(int64_t begin) {
         kill(cell.server.pid, SIGCONT);
         return now_us();
     case REFUSE:
-        ask("CONFIG SET maxclients 1");
-        kill_connections();
+        limit_clients(1);
+        if (is_kind("redis")) kill_connections();
         sleep_until(begin + FAULT_S * SECOND);
-        ask("CONFIG SET maxclients 10000");
+        limit_clients(0);
         return now_us();
     case FILL_MEMORY:
-        ask("CONFIG SET maxmemory 1");
+        limit_memory(1);
         sleep_until(begin + FAULT_S * SECOND);
-        ask("CONFIG SET maxmemory 0");
+        limit_memory(0);
         return now_us();
     case SERVER_SET: set_clock((int64_t)AHEAD_S * SECOND); return now_us();
     default: return begin;
@@ -563,7 +616,7 @@ static void await_cell(void) {
 
 static int is_wanted(int f, int p) {
     return wanted("FAULTS", faults[f].name) && wanted("PEERS", peers[p].name) &&
-           (strcmp(peers[p].kind, "redis") == 0 || faults[f].beanstalkd);
+           (strcmp(peers[p].kind, "beanstalkd") != 0 || faults[f].beanstalkd);
 }
 
 /* Run all cells. Those with "no fault" come last, because they are the

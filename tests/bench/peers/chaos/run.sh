@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh BUILD: delayq, Redisson, BullMQ, asynq and beanstalkd during faults.
+# run.sh BUILD: delayq, Redisson, BullMQ, asynq, beanstalkd and NATS during faults.
 # chaos.c describes the bench and its variables (RUNS, FAULTS, PEERS, LANES).
 # ../fetch.sh fetches the peers. One run takes less than 15 minutes, without the
 # time for fetching. The logs and the records stay in BUILD/peers/chaos.
@@ -38,35 +38,54 @@ if fetch_bullmq; then
 fi
 
 # Go programs read the clock without libc, so a preloaded library has no effect.
-# Instead asynq's program is built with a time.Now that can be ahead.
+# Instead they are built with a time.Now that adds the number in the file $SETTIME,
+# as the library does.
 mkdir "$dir/go"
 cat >"$dir/go/ahead.go" <<END
 package time
 
-import "syscall"
+import (
+	"syscall"
+	"unsafe"
+)
 
-var secondsAhead = func() (n int64) {
-	text, _ := syscall.Getenv("GO_CLOCK_AHEAD_S")
-	for _, c := range []byte(text) {
-		n = n*10 + int64(c-'0')
+var ahead = func() *int64 {
+	name, _ := syscall.Getenv("SETTIME")
+	fd, err := syscall.Open(name, syscall.O_RDONLY, 0)
+	if err != nil {
+		return new(int64)
 	}
-	return
+	page, err := syscall.Mmap(fd, 0, 8, syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		return new(int64)
+	}
+	return (*int64)(unsafe.Pointer(&page[0]))
 }()
 END
-time_go=$(go env GOROOT 2>/dev/null)/src/time
-sed '/^func Now() Time {/,/^}/s/^\tsec, nsec, mono := .*/&\n\tsec += secondsAhead/' \
-    "$time_go/time.go" >"$dir/go/time.go"
+go_time=$(go env GOROOT 2>/dev/null)/src/time
+sed '/^func Now() Time {/,/^}/s|^\tsec, nsec, mono := .*|&\n\tsec += *ahead / 1000000|' \
+    "$go_time/time.go" >"$dir/go/time.go"
 cat >"$dir/go/overlay.json" <<END
-{"Replace": {"$time_go/time.go": "$dir/go/time.go",
-             "$time_go/ahead.go": "$dir/go/ahead.go"}}
+{"Replace": {"$go_time/time.go": "$dir/go/time.go",
+             "$go_time/ahead.go": "$dir/go/ahead.go"}}
 END
-if fetch_asynq chaos/asynq.go "$build/chaos-asynq" \
-    -overlay "$dir/go/overlay.json" &&
-    grep -q 'sec += secondsAhead' "$dir/go/time.go"; then
+# fetch_go_ahead NAME SOURCE... PROGRAM
+fetch_go_ahead() {
+    grep -q 'sec += \*ahead' "$dir/go/time.go" &&
+        fetch_go "$@" -overlay "$dir/go/overlay.json"
+}
+if fetch_go_ahead asynq 'chaos/asynq.go chaos/peer.go' "$build/chaos-asynq"; then
     c=$build/chaos-asynq
     set -- "$@" "$peer|redis|$c|$c"
-    versions="$versions, asynq $(go version -m "$build/chaos-asynq" |
-        sed -n 's|.*hibiken/asynq\tv\([^\t]*\).*|\1|p') ($(go env GOVERSION))"
+    versions="$versions, asynq $(go_version "$c" github.com/hibiken/asynq)"
+    versions="$versions ($(go env GOVERSION))"
+fi
+if fetch_go_ahead NATS $nats_server "$dir/nats-server" &&
+    fetch_go_ahead NATS 'chaos/nats.go chaos/peer.go' "$build/chaos-nats"; then
+    c=$build/chaos-nats
+    set -- "$@" "$peer|nats|$c|$c"
+    versions="$versions, NATS $(go_version "$dir/nats-server" $nats_server)"
+    versions="$versions (nats.go $(go_version "$c" github.com/nats-io/nats.go))"
 fi
 peer=beanstalkd
 if have beanstalkd; then
