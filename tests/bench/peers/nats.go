@@ -1,4 +1,4 @@
-// NATS as a peer. peers.c describes the commands.
+// NATS as a peer.
 //
 //	nats nats://127.0.0.1:PORT SERVER_VERSION
 //
@@ -11,40 +11,36 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
-	"strconv"
-	"strings"
+	"runtime"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"delayq/peers/schedule"
 )
 
-var (
-	js     jetstream.JetStream
-	stream jetstream.Stream
-	ctx    = context.Background()
-)
-
-// schedule returns job i. The function jetstream.WithScheduleAt would drop the
-// fraction of a second.
-func schedule(i int, due time.Time) *nats.Msg {
-	job := nats.NewMsg(fmt.Sprintf("schedules.%d", i))
-	job.Data = []byte(fmt.Sprintf("%08d", i) + strings.Repeat("x", 92))
-	job.Header.Set(jetstream.ScheduleHeader,
-		"@at "+due.UTC().Format(time.RFC3339Nano))
-	job.Header.Set(jetstream.ScheduleTargetHeader, "jobs")
-	return job
+type natsSystem struct {
+	js       jetstream.JetStream
+	stream   jetstream.Stream
+	consumer jetstream.Consumer
 }
 
-// await waits until the server has confirmed all messages.
-func await(confirmed []jetstream.PubAckFuture) error {
-	for _, one := range confirmed {
+// offerAll offers jobs, and waits until the server has confirmed them.
+func (s *natsSystem) offerAll(from, to int, due func(i int) time.Time) error {
+	var sent []jetstream.PubAckFuture
+	for i := from; i < to; i++ {
+		one, err := s.js.PublishMsgAsync(schedule.Job(i, payload(i), due(i)))
+		if err != nil {
+			return err
+		}
+		sent = append(sent, one)
+	}
+	for _, one := range sent {
 		select {
 		case <-one.Ok():
 		case err := <-one.Err():
@@ -54,70 +50,53 @@ func await(confirmed []jetstream.PubAckFuture) error {
 	return nil
 }
 
-func offer(batch, count, delay int) error {
-	var sent []jetstream.PubAckFuture
+func (s *natsSystem) offer(batch, count int, delay time.Duration) error {
+	due := func(int) time.Time { return time.Now().Add(delay) }
+	if batch > 1 {
+		return s.offerAll(0, count, due)
+	}
 	for i := 0; i < count; i++ {
-		due := time.Now().Add(time.Duration(delay) * time.Millisecond)
-		if batch == 1 {
-			if _, err := js.PublishMsg(ctx, schedule(i, due)); err != nil {
-				return err
-			}
-			continue
-		}
-		one, err := js.PublishMsgAsync(schedule(i, due))
+		_, err := s.js.PublishMsg(context.Background(),
+			schedule.Job(i, payload(i), due(i)))
 		if err != nil {
 			return err
 		}
-		sent = append(sent, one)
 	}
-	return await(sent)
+	return nil
 }
 
-// consume handles count jobs, each once. It calls begun after the consumer has
-// started, and returns when the server has deleted all jobs.
-func consume(count int, begun func() error,
-	arrived func(i int, now time.Time), options ...jetstream.PullConsumeOpt,
-) (time.Duration, error) {
-	consumer, err := stream.Consumer(ctx, "workers")
-	if err != nil {
-		return 0, err
+func (s *natsSystem) arrive(due []time.Time,
+	arrivals func() (from, to int)) error {
+	for from, to := arrivals(); from < to; from, to = arrivals() {
+		err := s.offerAll(from, to, func(i int) time.Time { return due[i] })
+		if err != nil {
+			return err
+		}
 	}
-	seen := make([]bool, count)
-	left := count
-	done := make(chan error, 2*count+1)
-	handle := func(job jetstream.Msg) {
-		now := time.Now()
-		i, err := strconv.Atoi(string(job.Data()[:8]))
-		if err != nil || len(job.Data()) != 100 || i >= count || seen[i] {
-			done <- errors.New("never offered, or delivered twice")
-			return
-		}
-		seen[i] = true
-		arrived(i, now)
-		if err = job.Ack(); err != nil {
-			done <- err
-		}
-		if left--; left == 0 {
-			done <- nil
-		}
+	return nil
+}
+
+func (s *natsSystem) consume(batch int, begun func() error,
+	handle func(payload []byte), done <-chan error) (time.Duration, error) {
+	var options []jetstream.PullConsumeOpt
+	if batch == 1 {
+		options = append(options, jetstream.PullMaxMessages(1))
 	}
 	begin := time.Now()
-	consuming, err := consumer.Consume(handle, options...)
+	consuming, err := s.consumer.Consume(func(job jetstream.Msg) {
+		handle(job.Data())
+		job.Ack() // if this fails, the job is left
+	}, options...)
 	if err != nil {
 		return 0, err
 	}
 	defer consuming.Stop()
-	if err = begun(); err != nil {
-		return 0, err
-	}
-	select {
-	case err = <-done:
-	case <-time.After(40 * time.Second):
-		err = errors.New("none came")
+	if err = begun(); err == nil {
+		err = <-done
 	}
 	for err == nil {
 		var info *jetstream.StreamInfo
-		info, err = stream.Info(ctx)
+		info, err = s.stream.Info(context.Background())
 		if err == nil && info.State.Msgs == 0 {
 			break
 		}
@@ -128,114 +107,28 @@ func consume(count int, begun func() error,
 	return time.Since(begin), err
 }
 
-func take(batch, count int) (time.Duration, error) {
-	var options []jetstream.PullConsumeOpt
-	if batch == 1 {
-		options = append(options, jetstream.PullMaxMessages(1))
-	}
-	return consume(count, func() error { return nil }, func(int, time.Time) {},
-		options...)
-}
-
-// open offers jobs that arrive at a fixed rate, up to 100 at a time.
-func open(rate, count, delay int) (string, error) {
-	first := time.Now().Truncate(time.Millisecond).Add(300 * time.Millisecond)
-	late := time.Duration(delay) * time.Millisecond
-	due := make([]time.Time, count)
-	us := make([]string, count+1)
-	var last time.Time
-	arrives := func(i int) time.Time {
-		return first.Add(time.Duration(i) * time.Second / time.Duration(rate))
-	}
-	for i := range due {
-		due[i] = arrives(i).Add(late + time.Millisecond - 1).
-			Truncate(time.Millisecond)
-	}
-	_, err := consume(count, func() error {
-		for i := 0; i < count; {
-			time.Sleep(time.Until(arrives(i)))
-			var sent []jetstream.PubAckFuture
-			for len(sent) < 100 && i < count && time.Until(arrives(i)) <= 0 {
-				one, err := js.PublishMsgAsync(schedule(i, due[i]))
-				if err != nil {
-					return err
-				}
-				sent = append(sent, one)
-				i++
-			}
-			if err := await(sent); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, func(i int, now time.Time) {
-		us[i+1] = strconv.FormatInt(now.Sub(due[i]).Microseconds(), 10)
-		last = now
-	})
-	us[0] = fmt.Sprint(last.Sub(first.Add(late)).Seconds())
-	return strings.Join(us, " "), err
-}
-
-func answer(line string) (string, error) {
-	var verb string
-	var a, b, c int
-	fmt.Sscan(line, &verb, &a, &b, &c)
-	begin := time.Now()
-	switch verb {
-	case "open":
-		return open(a, b, c)
-	case "take":
-		took, err := take(a, b)
-		return fmt.Sprint(took.Seconds()), err
-	}
-	err := offer(a, b, c)
-	return fmt.Sprint(time.Since(begin).Seconds()), err
-}
-
-func begin(url string) error {
+func begin(url string) (s natsSystem, err error) {
 	connection, err := nats.Connect(url)
 	if err != nil {
-		return err
+		return
 	}
-	js, err = jetstream.New(connection,
+	s.js, err = jetstream.New(connection,
 		jetstream.WithPublishAsyncMaxPending(100))
 	if err != nil {
-		return err
+		return
 	}
-	stream, err = js.CreateStream(ctx, jetstream.StreamConfig{
-		Name:              "JOBS",
-		Subjects:          []string{"jobs", "schedules.*"},
-		Retention:         jetstream.WorkQueuePolicy,
-		AllowMsgSchedules: true,
-	})
-	if err != nil {
-		return err
-	}
-	_, err = stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		Durable:       "workers",
-		FilterSubject: "jobs",
-		AckPolicy:     jetstream.AckExplicitPolicy,
-	})
-	return err
+	s.stream, s.consumer, err = schedule.Queue(s.js)
+	return
 }
 
 func main() {
-	if err := begin(os.Args[1]); err != nil {
+	s, err := begin(os.Args[1])
+	if err != nil {
 		fmt.Println("error:", err)
 		return
 	}
-	info, _ := debug.ReadBuildInfo()
-	fmt.Printf("ready NATS %s, nats.go %s, %s: Publish, a consumer that has "+
-		"one message at a time; batch 100: PublishMsgAsync with 100 "+
-		"unconfirmed, a consumer with defaults; files, default sync\n",
-		os.Args[2], nats.Version, info.GoVersion)
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Scan() {
-		text, err := answer(lines.Text())
-		if err != nil {
-			fmt.Println("error:", err)
-			continue
-		}
-		fmt.Println("ok", text)
-	}
+	serve(&s, fmt.Sprintf("NATS %s, nats.go %s, %s: Publish, a consumer that "+
+		"has one message at a time; batch 100: PublishMsgAsync with 100 "+
+		"unconfirmed, a consumer with defaults; files, default sync",
+		os.Args[2], nats.Version, runtime.Version()))
 }

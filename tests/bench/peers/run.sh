@@ -57,7 +57,7 @@ if fetch_bullmq; then
     set -- "$@" "$peer|at least|1|1|$server|NODE_PATH=$build/bullmq/node_modules \
         exec node $here/bullmq.js $redis 2>$dir/bullmq.log"
 fi
-if fetch_go asynq asynq.go "$build/asynq"; then
+if fetch_go asynq 'asynq.go peer.go' "$build/asynq"; then
     set -- "$@" "$peer|at least|1|1|$server|exec $build/asynq \
         127.0.0.1:$redis 2>$dir/asynq.log"
 fi
@@ -74,7 +74,7 @@ if have beanstalkd; then
 fi
 
 if fetch_go NATS $nats_server "$build/nats-server" &&
-    fetch_go NATS nats.go "$build/nats"; then
+    fetch_go NATS 'nats.go peer.go' "$build/nats"; then
     free_port
     $pin "$build/nats-server" -a 127.0.0.1 -p $port -js -sd "$dir/nats" \
         >"$dir/nats.log" 2>&1 &

@@ -16,6 +16,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"delayq/peers/schedule"
 )
 
 type natsSystem struct {
@@ -26,7 +28,6 @@ type natsSystem struct {
 }
 
 func (s *natsSystem) connect(port string) (err error) {
-	ctx := context.Background()
 	if s.connection == nil {
 		s.connection, err = nats.Connect("nats://127.0.0.1:"+port,
 			nats.MaxReconnects(-1))
@@ -37,21 +38,7 @@ func (s *natsSystem) connect(port string) (err error) {
 			return err
 		}
 	}
-	s.stream, err = s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name:              "JOBS",
-		Subjects:          []string{"jobs", "schedules.*"},
-		Retention:         jetstream.WorkQueuePolicy,
-		AllowMsgSchedules: true,
-	})
-	if err != nil {
-		return err
-	}
-	s.consumer, err = s.stream.CreateOrUpdateConsumer(ctx,
-		jetstream.ConsumerConfig{
-			Durable:       "workers",
-			FilterSubject: "jobs",
-			AckPolicy:     jetstream.AckExplicitPolicy,
-		})
+	s.stream, s.consumer, err = schedule.Queue(s.js)
 	return err
 }
 
@@ -59,16 +46,9 @@ func (s *natsSystem) when(due int64) (time.Time, int64) {
 	return wall(due), due
 }
 
-// offer doesn't use jetstream.WithScheduleAt, which drops the fraction of a
-// second.
 func (s *natsSystem) offer(id int64, payload []byte, due time.Time) error {
-	job := nats.NewMsg(fmt.Sprintf("schedules.%d", id))
-	job.Data = payload
-	job.Header.Set(jetstream.ScheduleHeader,
-		"@at "+due.UTC().Format(time.RFC3339Nano))
-	job.Header.Set(jetstream.ScheduleTargetHeader, "jobs")
-	_, err := s.js.PublishMsg(context.Background(), job,
-		jetstream.WithMsgID(fmt.Sprint(id)))
+	_, err := s.js.PublishMsg(context.Background(),
+		schedule.Job(int(id), payload, due), jetstream.WithMsgID(fmt.Sprint(id)))
 	return err
 }
 
