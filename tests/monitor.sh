@@ -34,6 +34,11 @@ unit_tests() {
 }
 rules=$PWD/$files/prometheus-rules.yml
 alerts=$(sed -n 's/^ *- alert: //p' "$rules")
+runbook=$files/RUNBOOK.md
+for alert in $alerts; do
+    check "the runbook has a section for $alert" \
+        grep -q "^## .*\<$alert\>" $runbook
+done
 check "promtool reads the rules" promtool check rules "$rules"
 check "each alert fires in time, and none on a healthy queue" \
     unit_tests "$rules"
@@ -198,6 +203,28 @@ for queue in jobs mails thumbnails; do
             exported $queue $name
     done
 done
+
+# --- the runbook ----------------------------------------------------------------------
+
+# Run its commands in their order. A command may find nothing to do (1).
+mkdir "$dir/bin"
+ln -s "$tool" "$dir/bin/delayq"
+cat >"$dir/bin/redis-cli" <<END
+#!/bin/sh
+exec $(command -v redis-cli || command -v valkey-cli) \
+    -e -s "${DELAYQ_URL#unix://}" "\$@"
+END
+chmod 755 "$dir/bin/redis-cli"
+follow() { PATH=$dir/bin:$PATH sh -c "$1" || [ $? = 1 ]; }
+sed -n -e 's/^    \(.*--dead\) .*/    \1 --yes/' -e 's/^    //p' $runbook \
+    >"$dir/commands" # a clear without --yes asks on a terminal
+"$tool" pause jobs -q
+soon "a pause of jobs is exported" returns 1 'delayq_paused{queue="jobs"}'
+while read -r line; do
+    check "a command of the runbook runs: $line" follow "$line"
+done <"$dir/commands"
+soon "the runbook has ended the pause" returns 0 'delayq_paused{queue="jobs"}'
+
 kill "$DELAYQ_SERVER_PID"
 soon "if the server is gone, no queue is up" returns 0 delayq_up
 soon "and its alert is pending" returns 1 \
