@@ -434,7 +434,7 @@ bench-peers: $(PEERS:%=$B/peers/%) ## compare with Redisson, BullMQ, asynq, bean
 	@sh tests/bench/peers/run.sh $B
 
 CHAOS := $B/peers/chaos-run $B/peers/chaos-delayq $B/peers/chaos-beanstalkd
-bench-chaos: $(CHAOS) ## the same five during faults: lost, twice, early, recovery (under 15 minutes; RUNS=3 for ranges)
+bench-chaos: $(CHAOS) ## the same systems during faults: lost, twice, early, recovery (under 15 minutes; RUNS=3 for ranges)
 	@sh tests/bench/peers/chaos/run.sh $B
 
 chaos-test: $B/peers/chaos-run ## test the checker of bench-chaos, on records with known faults
