@@ -1462,7 +1462,7 @@ DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
  *   key    1 to 256 bytes
  *
  * Returns    DELAYQ_OK          the item will never be delivered
- *            DELAYQ_GONE        the item was moved, taken or cancelled before,
+ *            DELAYQ_GONE        the item was moved, taken or canceled before,
  *                               or the key was free already. The key is free
  *                               now
  *            DELAYQ_ERR_UNKNOWN the reply was lost, so the cancel may have

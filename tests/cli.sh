@@ -16,7 +16,7 @@ children=
 # shellcheck disable=SC2086
 trap 'kill -9 $children 2>/dev/null; redis resume; rm -rf "$dir"' EXIT
 out=$dir/ran # the commands of --exec write to it and to $out.SOMETHING
-export TZ=UTC LC_ALL=C.UTF-8 out
+export TZ=UTC LC_ALL=C.UTF-8 out tool
 socket=${DELAYQ_URL#unix://}
 server=$(redis-cli -s "$socket" info server | tr -d '\r' |
     sed -n 's/^process_id://p')
@@ -116,7 +116,8 @@ for command in "" offer load spool take tick ack nack extend bury cancel resched
     wish "help on '$command' has more than 24 lines" \
         [ "$(wc -l <"$dir/help")" -le 24 ]
     [ -z "$command" ] && continue
-    grep -q "^.It Cm $command\( \|$\)" examples/tool/delayq.1
+    sed '/^.Sh OPTIONS/,$d' examples/tool/delayq.1 |
+        grep -q "^.It Cm $command\( \|$\)"
     is "the manual has $command" 0 $?
     grep -o -e ' --[a-z-]*' "$dir/help" >>"$dir/options"
 done
@@ -282,7 +283,7 @@ t cancel q "$(t peek q -n 0 --json | tail -1 | json ticket)" -q
 ends "and does so if its item is gone" 1 cancel q --key c
 like "which it says" '.*the key is free.*' "$(cat "$dir/err")"
 ends "it is free" 0 offer q 1h two --key c --key-ttl 1h
-is "cancel --key in JSON" cancelled "$(t cancel q --key c --json | json status)"
+is "cancel --key in JSON" canceled "$(t cancel q --key c --json | json status)"
 ends "cancel without a ticket or a key is usage" 2 cancel q
 ends "an empty key is usage" 2 cancel q --key ''
 first=$(t offer q 1h one)
@@ -1001,7 +1002,7 @@ is "that it says" 0 $?
 t clear q --yes -q
 t offer q 0 x -q
 t take q --json -x 'echo release >&3; exit 1' >"$dir/out"
-is "descriptor 3: release" "put back" "$(json result <"$dir/out")"
+is "descriptor 3: release" released "$(json result <"$dir/out")"
 t take q --wait 9s --json -x 'echo bury >&3' >"$dir/out"
 is "descriptor 3: bury, and the attempt was not counted" "buried 1" \
     "$(json result <"$dir/out") $(json attempt <"$dir/out")"
@@ -1048,7 +1049,7 @@ kill -$INT $child
 wait $child
 code=$?
 gone "$out.pid"
-is "two of them end it before its item is put back" "0 0 put back" \
+is "two of them end it before its item is put back" "0 0 released" \
     "$? $code $(json result <"$dir/behind")"
 t clear q --yes -q
 t offer q 0 stop -q
@@ -1058,7 +1059,7 @@ soon "a command runs" test -s "$out.pid"
 kill -TERM "$(cat "$out.pid")" # systemd, too, signals each process
 kill -TERM $child
 wait $child
-is "what the stop signal itself has ended is put back" "put back" \
+is "what the stop signal itself has ended is put back" released \
     "$(json result <"$dir/behind")"
 is "and the attempt not counted" 1 \
     "$(t take q --json --wait 9s --lease 9s | json attempt)"
@@ -1088,7 +1089,7 @@ kill -TERM $child
 soon "the second kills it after --kill-after" gone "$out.pid"
 kill -9 "$(cat "$out.pid")" 2>/dev/null
 wait $child
-is "and its item is put back" "0 9 put back 1 0 0 " "$? $(
+is "and its item is put back" "0 9 released 1 0 0 " "$? $(
     json signal <"$dir/behind") $(json result <"$dir/behind") $(left q)"
 is "with the attempt not counted" 1 \
     "$(t take q --json --wait 9s --lease 9s | json attempt)"
@@ -1145,7 +1146,7 @@ kill -$INT $child
 soon "one Ctrl-C" grep -q stopping "$dir/behind.err"
 kill -$INT $child
 wait $child
-is "two of them end the command" "0 put back" \
+is "two of them end the command" "0 released" \
     "$? $(json result <"$dir/behind")"
 t take q --json --lease 1m --wait 20s >"$dir/out"
 is "its item is back at once, and the attempt not counted" "stop 1" \
@@ -1557,6 +1558,119 @@ like "it is told" ".*spool5: the disk is full.*" \
 ends "what was accepted before is sent" 0 spool "$dir/spool5"
 is "once" "1 0 0 " "$(left spooled)"
 t clear spooled --yes -q
+
+# --- what .github/STABILITY.md promises ---
+
+# shape SENTENCE FIELDS ARGUMENT...: each line of the output with --json must
+# have these fields, in any order. The last line is in $dir/out.
+shape() {
+    sentence=$1 wanted=$2
+    shift 2
+    t "$@" --json 2>/dev/null | perl -MJSON::PP -ne '
+        $line = decode_json($_);
+        print STDERR; print join(" ", sort keys %$line), "\n"' \
+        >"$dir/fields" 2>"$dir/lines"
+    tail -n 1 "$dir/lines" >"$dir/out"
+    is "the fields of $sentence" "$(printf '%s\n' "$wanted" | xargs -n 1 |
+        LC_ALL=C sort | xargs)" "$(sort -u "$dir/fields")"
+    for field in $wanted; do
+        sed -n '/^.Sh JSON/,/^.Sh WATCHING/p' examples/tool/delayq.1 |
+            grep -q -w "$field" || bad "the manual does not name $field"
+    done
+}
+# words FIELD WORD...: the field of the last line must have one of these values
+words() {
+    got=$(json "$1" <"$dir/out")
+    shift
+    case " $* " in *" $got "*) ok ;; *) bad "the word $got" ;; esac
+}
+while read -r command options; do
+    t "$command" --help >"$dir/help"
+    for option in $options; do
+        grep -q -e " $option\([ ,]\|$\)" "$dir/help" ||
+            bad "$command has no option $option, which 0.3 had"
+    done
+    ok
+done <tests/old/0.3/options
+t clear kept --yes -q
+shape offer "status ticket" offer kept 1h x --key k --key-ttl 1h
+words status stored
+shape "an offer whose key is in use" "status ticket" offer kept 1h x --key k --key-ttl 1h
+words status duplicate
+shape "peek" "ticket due_ms attempt payload" peek kept
+shape "dump" "queue state ticket due_ms attempt payload" dump kept
+words state pending
+shape reschedule "status ticket" reschedule kept "$(json ticket <"$dir/out")" 2h
+words status rescheduled
+kept=$(json ticket <"$dir/out")
+shape cancel "status" cancel kept "$kept"
+words status canceled
+shape "a second cancel" "status" cancel kept "$kept"
+words status gone
+printf '\377' | t offer kept 0 -q
+shape "take" "queue attempt due_ms late_ms payload_base64" take kept
+t offer kept 0 x -q
+shape "take --lease" "queue ticket attempt due_ms late_ms payload" \
+    take kept --lease 1m
+shape extend "status ticket" extend kept "$(json ticket <"$dir/out")" 1m
+words status extended
+shape nack "status" nack kept "$(json ticket <"$dir/out")" --release
+words status nacked
+shape "take --exec" "queue ticket attempt exit result" take kept -x :
+words result acked
+t offer kept 0 x -q
+shape "a command that a signal ends" \
+    "queue ticket attempt signal retry_ms result" \
+    take kept -x 'echo retry 0 >&3; kill -9 $$'
+words result nacked
+shape "--timeout" "queue ticket attempt signal timed_out result" take kept \
+    -w 20s --timeout 50ms --backoff 1ms -x 'exec sleep 60'
+shape "release" "queue ticket attempt exit result" take kept -w 20s \
+    -x 'echo release >&3'
+words result released
+shape "a command that outlives its lease" "queue ticket attempt exit result" \
+    take kept -w 20s -x '"$tool" clear kept --yes -q'
+words result lost
+t offer kept 0 x -q
+shape bury "status" bury kept "$(t take kept --lease 1m --json | json ticket)" no
+words status buried
+shape dead "number ticket reason why dead_ms attempt payload" dead kept
+shape "dump --dead" "queue state ticket reason why dead_ms attempt payload" \
+    dump kept --dead
+words state dead
+shape redrive redriven redrive kept
+shape "dump of ready items" "queue state payload" dump kept
+words state ready
+shape clear removed clear kept --yes
+t offer kept 0 x -q
+t take kept -x 'echo bury >&3' -q
+shape drop dropped drop kept "$(t dead kept --json | json ticket)"
+shape pause status pause kept
+words status paused
+shape resume status resume kept
+words status resumed
+counts="queue pending overdue overdue_ms ready dead next_due_ms paused_ms"
+totals="offered taken acked nacked died canceled"
+shape count "$counts" count kept
+t offer kept 0 x --counters -q
+shape "count with counters" "$counts $totals" count kept
+shape list "$counts $totals" list kept
+shape watch "queue time_ms pending overdue overdue_ms ready dead paused_ms due" \
+    watch kept -n 1
+shape tick moved tick kept --once
+shape scripts "version name sha1" scripts
+shape load-scripts "loaded version" load-scripts
+shape "an offer to a spool" "status ticket" offer kept 0 x --spool "$dir/kept"
+words status accepted stored
+shape spool "queue sent left" spool "$dir/kept"
+is "the names of the metrics" "acked_total canceled_total dead died_total \
+nacked_total next_due_timestamp_seconds offered_total overdue overdue_seconds \
+paused pending ready taken_total up" "$(t offer kept 1h x -q
+    t count kept --prometheus |
+        sed -n 's/^delayq_\([a-z_]*\){queue="kept"} [0-9.e+]*$/\1/p' |
+        LC_ALL=C sort | xargs)"
+t clear kept --yes -q
+redis del 'delayq_counters:{kept}' >/dev/null
 
 # --- from another system: the command lines of examples/README.md ---
 

@@ -26,7 +26,7 @@ static const char lease_gone[] =
     "gone: its lease has ended, or it was acked, nacked or extended before "
     "(extend prints a new ticket)";
 static const char offer_gone[] =
-    "gone: it was due and has been moved or taken, or was cancelled before";
+    "gone: it was due and has been moved or taken, or was canceled before";
 static const char key_gone[] =
     "gone: its item was moved, taken, leased or rescheduled, or there is none; "
     "the key is free";
@@ -56,7 +56,7 @@ int run_ack(int argc, char **argv) {
     return show_outcome(delayq_ack(handles, &item), "acked", lease_gone, NULL);
 }
 
-/* Delete the key of a cancelled item if it still belongs to that item. */
+/* Delete the key of a canceled item if it still belongs to that item. */
 static int forget_key(const char *ticket) {
     static const char script[] =
         "local held = redis.call('GET', KEYS[1]) or ''\n"
@@ -77,10 +77,10 @@ static int forget_key(const char *ticket) {
     words[4] = word(id ? id + 1 : "");
     r = command(handles, words, 5, why);
     if (!r || r->type != REDIS_REPLY_INTEGER) {
-        complain("cancelled, but its key is kept: %s", why);
+        complain("canceled, but its key is kept: %s", why);
         code = command_code(why) == REFUSED ? REFUSED : UNKNOWN;
     } else if (r->integer == 0 && !set.quiet) {
-        complain("cancelled; it does not have this key");
+        complain("canceled; it does not have this key");
     }
     if (r) freeReplyObject(r);
     return code;
@@ -97,11 +97,11 @@ int run_cancel(int argc, char **argv) {
     code = argc < 2 ? open_one(argv[0], 0) : open_ticket(argv, &item);
     if (code != DONE) return code;
     if (argc < 2)
-        return show_outcome(delayq_cancel_key(handles, set.key), "cancelled",
+        return show_outcome(delayq_cancel_key(handles, set.key), "canceled",
                             key_gone, NULL);
     status = delayq_cancel(handles, &item.ticket);
     if (status == DELAYQ_OK && set.key) forgot = forget_key(item.ticket.text);
-    code = show_outcome(status, "cancelled", offer_gone, NULL);
+    code = show_outcome(status, "canceled", offer_gone, NULL);
     return code != DONE ? code : forgot;
 }
 
@@ -362,14 +362,6 @@ static int read_totals(const delayq_counts *c, double to[TOTALS]) {
     to[4] = (double)c->total.died;
     to[5] = (double)c->total.canceled;
     return to[0] + to[1] + to[2] + to[3] + to[4] + to[5] > 0;
-}
-
-/* Print a time, or null if it is 0. */
-static void json_time(int64_t ms) {
-    if (ms > 0)
-        printf("%" PRId64, ms);
-    else
-        fputs("null", stdout);
 }
 
 static void show_json_counts(const char *name, const delayq_counts *c) {

@@ -264,7 +264,7 @@ typedef struct job {
     int uncertain;    /* 1: the reply to its ack, nack or bury was lost */
     /* times of the next action of each kind, by clock_ms() */
     int64_t renew_ms, timeout_ms, kill_ms, retry_ms, give_up_ms;
-    const char *result;
+    const char *result; /* its first letter is unique */
     int64_t delay_ms; /* delay of a nack */
     char why[256];    /* text of a bury, or "" */
 } job;
@@ -384,6 +384,11 @@ static int start_job(size_t from, const delayq_item *item) {
 static void show_job(const job *j) {
     int s = j->status, code = WIFEXITED(s) ? WEXITSTATUS(s) : WTERMSIG(s);
     char delay[32] = "";
+    const char *text = *j->result == 'r'   ? "put back"
+                       : *j->result == 'l' ? "its lease was lost"
+                       : *j->result == 'u'
+                           ? "it is not settled; it may be delivered again"
+                           : j->result;
     if (set.json) {
         fputs("{\"queue\":", stdout);
         json_text(queue_names[j->from]);
@@ -401,7 +406,7 @@ static void show_job(const job *j) {
         complain("%s: %s %s%d: %s%s%s", j->item.ticket.text,
                  j->timed_out ? "--timeout: the command was ended with"
                               : "the command ended with",
-                 WIFEXITED(s) ? "" : "signal ", code, j->result,
+                 WIFEXITED(s) ? "" : "signal ", code, text,
                  *delay ? ", again in " : "", delay);
     }
 }
@@ -454,7 +459,7 @@ static int judge_job(job *j) {
         j->result = "buried";
         snprintf(j->why, sizeof j->why, "%.255s", said[4] ? said + 5 : "");
     } else if (strcmp(said, "release") == 0 || (j->released && code != 0)) {
-        j->result = "put back";
+        j->result = "released";
         j->delay_ms = DELAYQ_RELEASE;
     } else {
         if (*said)
@@ -496,7 +501,7 @@ static void settle_job(job *j) {
     if (status >= 0) {
         exec_failures += *j->result == 'n' || *j->result == 'b';
         if (status == DELAYQ_GONE && !j->uncertain)
-            j->result = "lease was lost";
+            j->result = "lost";
         end_job(j);
         return;
     }
@@ -504,7 +509,7 @@ static void settle_job(job *j) {
     j->uncertain |= status == DELAYQ_ERR_UNKNOWN;
     j->retry_ms = clock_ms() + 200;
     if (!passing(status) || stops > 1 || clock_ms() > j->give_up_ms) {
-        j->result = "the server was not reached; it may be delivered again";
+        j->result = "unsettled";
         end_job(j);
     }
 }

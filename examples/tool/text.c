@@ -153,6 +153,14 @@ static void base64(const unsigned char *s, size_t n) {
     }
 }
 
+/* Print a time, or null if it is 0. */
+void json_time(int64_t ms) {
+    if (ms > 0)
+        printf("%" PRId64, ms);
+    else
+        fputs("null", stdout);
+}
+
 /* Print "payload":"..." if the data is UTF-8, else "payload_base64":"...". */
 void json_payload(const void *data, size_t n) {
     const unsigned char *s = (const unsigned char *)data;

@@ -144,6 +144,7 @@ void shorten(const char *text, char *to, size_t size);
 void preview(const void *data, size_t n, char *to, size_t size);
 
 void json_text(const char *s);
+void json_time(int64_t ms);
 void json_payload(const void *data, size_t n);
 
 /* A JSON object on one line, which is read field by field. */

@@ -350,11 +350,10 @@ static void show_json_view(const view *v) {
     }
     printf(",\"pending\":%" PRId64 ",\"overdue\":%" PRId64
            ",\"overdue_ms\":%" PRId64 ",\"ready\":%" PRId64
-           ",\"dead\":%" PRId64,
+           ",\"dead\":%" PRId64 ",\"paused_ms\":",
            v->counts.pending, v->counts.overdue, v->counts.overdue_ms,
            v->counts.ready, v->counts.dead);
-    if (v->counts.paused > 0)
-        printf(",\"paused_ms\":%" PRId64, v->counts.paused);
+    json_time(v->counts.paused);
     if (net(&v->total, &per_s)) printf(",\"net_per_s\":%.1f", per_s);
     if (net(&v->offered, &per_s)) printf(",\"offered_per_s\":%.1f", per_s);
     if (net(&v->taken, &per_s)) printf(",\"taken_per_s\":%.1f", per_s);
