@@ -114,6 +114,15 @@ sed 's/"delayq\.h"/"..\/delayq.h"/' tests/old/0.2/program.c >"$dir/old.c"
 check "but not without them" sh -c '! "$@" 2>/dev/null' - cc -std=c99 \
     -Werror -Itests -fsyntax-only "$dir/old.c"
 
+# What .github/STABILITY.md promises to programs for 0.3.
+promised() { "$@" -Wall -Wextra -Werror -I. -o "$dir/promised" \
+    tests/old/0.3/program.c -x none -lhiredis && "$dir/promised"; }
+check "a program for 0.3 compiles as C" promised cc -std=c99
+check "and as C++" promised c++ -std=c++11 -x c++
+check "and with DELAYQ_STATIC" promised cc -std=c99 -DDELAYQ_STATIC
+check "and with its port" promised cc -std=c99 \
+    -DDELAYQ_PORT='"tests/old/0.3/port.h"'
+
 # All other places that name the version must name this one.
 version=$(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)
 minor=${version%.*}
