@@ -70,7 +70,7 @@ nightly: ## all the rest: other systems, Java, hours of faults; ROWS="..." for s
 stress: ## make test beside stress-ng --cpu 4, RUNS=1 times; a flaky test is a failure
 	@sh tests/stress.sh $(RUNS)
 
-bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
+bare: ## README's commands in a bare Debian 12, 13 and Ubuntu 24.04 (needs root, debootstrap)
 	@sh tests/bare.sh $(SUITES)
 
 # the libraries of old versions, beside which today's is tested
@@ -430,7 +430,7 @@ OLD ?= HEAD
 bench-old: $B/scripts ## each script's cost on the server, compared with OLD=commit
 	@sh tests/bench/old.sh $B $(OLD)
 
-bench-peers: $(PEERS:%=$B/peers/%) ## compare with Redisson, BullMQ, asynq, beanstalkd, NATS: cost, rate, lateness (takes 10 minutes)
+bench-peers: $(PEERS:%=$B/peers/%) ## compare with Redisson, BullMQ, asynq, beanstalkd, NATS: cost, rate, lateness (13 minutes)
 	@sh tests/bench/peers/run.sh $B
 
 CHAOS := $B/peers/chaos-run $B/peers/chaos-delayq $B/peers/chaos-beanstalkd

@@ -208,7 +208,7 @@ ends "offer ends with 0" 0 offer q 0 hello
 like "and prints the ticket" "$ticket" "$(cat "$dir/out")"
 is "take prints the payload" hello "$(t take q)"
 is "and acks it" "0 0 0 " "$(left q)"
-t offer q 1h late --key k -q
+t offer q 1h late --key k --key-ttl 1h -q
 ends "what is not due is not taken" 1 take q
 t cancel q --key k -q
 t offer q 1500ms late -q

@@ -1,4 +1,4 @@
-# Bare Debian systems, for tests/bare.sh and tests/deb.sh, which source this
+# Bare systems (Debian, Ubuntu), for tests/bare.sh and tests/deb.sh, which source this
 # file after tests/lib.sh. Needs root and debootstrap.
 #
 # DELAYQ_BARE_CACHE    a folder for the downloaded packages
@@ -12,6 +12,9 @@ mirror=${DELAYQ_BARE_MIRROR:-$(cat /etc/apt/sources.list \
     grep -v '^#' | grep -o 'https\{0,1\}://[^ ]*/debian/\{0,1\}\( \|$\)' |
     head -n 1)}
 mirror=${mirror:-http://deb.debian.org/debian}
+ubuntu=http://archive.ubuntu.com/ubuntu
+# the SHA256 of this archive's project/ubuntu-archive-keyring.gpg
+keys=80a36b0a6de2f69f49d2df75ef473ccde121e9e190b9ea01d20a4f63778d5c31
 logs=build/bare
 mkdir -p "$cache" "$logs" || exit 1
 
@@ -32,6 +35,24 @@ job=
 trap '[ -z "$job" ] || kill -KILL $job 2>/dev/null; rm -rf --one-file-system \
     "$dir"' EXIT
 
+# make_system SUITE ROOT: makes a minimal system with debootstrap
+make_system() {
+    case $1 in
+    jammy | noble)
+        ring=$cache/ubuntu.gpg
+        echo "$keys  $ring" | sha256sum -c --quiet ||
+            { fetch wget -q -O "$ring" "$ubuntu/project/ubuntu-archive-keyring.gpg" &&
+                echo "$keys  $ring" | sha256sum -c --quiet; } || return
+        set -- "$@" "$ubuntu" gutsy # Debian 12 has no script for noble
+        fetch debootstrap --variant=minbase --cache-dir="$cache" \
+            --components=main,universe --keyring="$ring" "$@"
+        ;;
+    *)
+        fetch debootstrap --variant=minbase --cache-dir="$cache" "$@" "$mirror"
+        ;;
+    esac
+}
+
 # new_system SUITE ROOT LOG: makes a system that has this tree in /root/delayq
 new_system() {
     made=${DELAYQ_BARE_SYSTEMS:+$DELAYQ_BARE_SYSTEMS/$1}
@@ -39,10 +60,9 @@ new_system() {
         cp -a "$made" "$2" || return
         : >"$3"
     else
-        fetch debootstrap --variant=minbase --cache-dir="$cache" "$1" "$2" \
-            "$mirror" >"$3" 2>&1 || {
+        make_system "$1" "$2" >"$3" 2>&1 || {
             tail -n 5 "$3"
-            skip "Debian's $1 can't be had"
+            skip "the suite $1 can't be had"
             return 75
         }
         [ -z "$made" ] || {
