@@ -1100,6 +1100,7 @@ struct delayq {
 
     int64_t log_us;  /* when the last fault was reported to the log */
     unsigned logged; /* the faults of that second: bit -status of each status */
+    unsigned told;   /* the number of cmd's failed attempt that was reported */
 
     delayq_lane *lanes;       /* its setup, fetch, outbox and call lanes */
     struct dq_outbox *outbox; /* the state in options.outbox, or NULL */
@@ -7195,9 +7196,20 @@ static void dq_lane_begin(const delayq *q, delayq_lane *lane,
     lane->begun_us = q->conn->now_us;
 }
 
+/* Returns 1 if no connection is tried now, because an attempt has failed, and
+ * that failure is in q's log already. Otherwise the caller reports it. */
+static int dq_lane_has_told(delayq *q) {
+    const delayq_socket *s = &q->conn->cmd;
+    int told = q->told == s->number;
+    if (s->state != DELAYQ_SOCKET_CLOSED || q->conn->now_us >= s->retry_us)
+        return 0;
+    q->told = s->number;
+    return told;
+}
+
 /* Report a failure to the log if the handle has an outbox. */
 static void dq_lane_note(delayq *q, delayq_status status, const char *text) {
-    if (q->outbox) dq_err_log_again(q, status, text);
+    if (q->outbox && !dq_lane_has_told(q)) dq_err_log_again(q, status, text);
 }
 
 /* --- what a lane waits for --- */
@@ -8343,7 +8355,7 @@ static void dq_keep_step(delayq *q) {
             lane->why, DELAYQ_ERR_IO,
             "options.outbox_sync has failed: ops that it has not written are "
             "not sent");
-        dq_lane_note(q, lane->status, lane->why);
+        dq_err_log_again(q, lane->status, lane->why);
         if (lane->retry_us < image->retry_us) lane->retry_us = image->retry_us;
     }
 }
@@ -9199,13 +9211,6 @@ static int dq_wait_consume_wake(delayq *q) {
     return 1;
 }
 
-/* Returns 1 while the next attempt to connect is postponed. The cause is in the
- * log already, and should not be reported again after each sleep. */
-static int dq_wait_is_postponed(const delayq *q) {
-    const delayq_socket *s = &q->conn->cmd;
-    return s->state == DELAYQ_SOCKET_CLOSED && q->conn->now_us < s->retry_us;
-}
-
 /* Returns 1 if q's last transfer or take has failed, or no server is known. */
 static int dq_wait_fails(const delayq *q) {
     return !q->conn->known || q->fetch.lane.status < DELAYQ_OK;
@@ -9213,6 +9218,7 @@ static int dq_wait_fails(const delayq *q) {
 
 /* Report a transient fault of a take or wait to the log, and back off. */
 static void dq_wait_ride_out(delayq *q, delayq_status status) {
+    if (dq_lane_has_told(q)) return;
     DQ_MARK(fault_ridden_out);
     dq_err_log_again(q, status, q->err);
     dq_sched_on_fault(q);
@@ -10156,7 +10162,6 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
     f->lost = 0;
     dq_waiters_on_take(q, timeout_ms, waits);
     for (;;) {
-        int postponed = dq_wait_is_postponed(q);
         if (timeout_ms != 0 && !f->ack.text[0] && dq_wait_consume_wake(q)) {
             status = DELAYQ_WOKEN;
             break;
@@ -10170,7 +10175,7 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
             q->looked = status == DELAYQ_OK && timeout_ms == 0 ? 2 : 0;
         if (status != DELAYQ_EMPTY && !dq_err_is_transient(status)) break;
         if (timeout_ms == 0 || q->conn->now_us >= deadline) break;
-        if (status != DELAYQ_EMPTY && !postponed) dq_wait_ride_out(q, status);
+        if (status != DELAYQ_EMPTY) dq_wait_ride_out(q, status);
         if (acks &&
             dq_wait_consume_wake(q)) { /* if the ack is not settled, the
                                           call returns the fault */
@@ -10251,16 +10256,14 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
         all = DELAYQ_EMPTY;
         for (i = 0; i < count; i++) {
             delayq_status status;
-            int postponed;
             queues[i]->conn->now_us = dq_sys_now(); /* a turn may take long */
-            postponed = dq_wait_is_postponed(queues[i]);
             if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
             queues[i]->fetch.take = dq_take_verb(queues[i]);
             status = dq_wait_turn(queues[i]);
             if (status < 0) fails = queues[i], failure = status;
             if (status < 0 && !dq_err_is_transient(status)) return status;
-            if (status < 0 && !postponed) dq_wait_ride_out(queues[i], status);
+            if (status < 0) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
             if (timeout_ms == 0 && dq_wait_has_begun(queues[i]))
                 begun = queues[i];

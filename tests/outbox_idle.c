@@ -117,6 +117,31 @@ TEST(an_outbox_beside_a_stopped_server_wakes_its_program_rarely) {
     stopped(1, SIGKILL, 1);
 }
 
+/* A loop of frames calls the handle often during the pause before each attempt
+ * to connect. The log must not report the last attempt again each second. */
+TEST(a_loop_of_frames_reports_each_failed_attempt_once) {
+    int with_take;
+    for (with_take = 0; with_take < 2; with_take++) {
+        server s;
+        delayq_options o;
+        unsigned first;
+        server_start(&s, NULL);
+        o = idle_options(&s);
+        OK(&q, delayq_open(&q, &o));
+        connect_first(with_take);
+        server_kill(&s, SIGKILL);
+        OFFER(&q, "y", 0);
+        first = q.own.cmd.number;
+        lines = 0;
+        clock_skips = 2;
+        UNTIL((sleep_once(with_take, 16), q.own.cmd.number >= first + 8));
+        clock_skips = 0;
+        if (lines < 4 || lines > 9) FAIL("%d lines for 8 attempts", lines);
+        delayq_close(&q);
+        server_end(&s);
+    }
+}
+
 /* While the handle connects, its descriptors are polled for input only. So the
  * handle itself has to check the socket every 10 ms. */
 TEST(an_outbox_of_a_host_that_does_not_answer_wakes_its_program_rarely) {
