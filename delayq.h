@@ -11,8 +11,8 @@
  *     #include "delayq.h"
  *
  * All other files just #include "delayq.h". If the program is a single file, it
- * may begin with these two lines. Link with -lhiredis; on Windows also with
- * ws2_32 and bcrypt.
+ * may begin with these two lines, but its own feature macros (_GNU_SOURCE) come
+ * before them. Link with -lhiredis; on Windows also with ws2_32 and bcrypt.
  *
  * Contents (search for the tag)
  *
@@ -285,7 +285,9 @@
  * A program may open any number of handles. Only the process that opened a
  * handle may use it, and only one thread at a time. The exception is
  * delayq_wake, which any thread or signal handler may call. The library changes
- * no signal disposition, and a lost connection raises no SIGPIPE.
+ * no signal disposition, and a lost connection raises no SIGPIPE. After a
+ * chroot, the path of a unix socket, and the files that getaddrinfo reads, are
+ * looked up in the new root at each connect.
  *
  * Except for delayq_open, a call that sends a request blocks for io_timeout_ms
  * (3 s) at most, with all reconnects, or for connect_timeout_ms if that is
@@ -682,8 +684,9 @@ typedef struct delayq_options {
     void *user; /* the first argument of all hooks */
 
     /* The owner of the connections that this handle uses: an open handle, whose
-     * url, connect, timeouts and tls_ files apply. The owner must be used in
-     * the same thread, be closed after this handle, and not use `share`. */
+     * url, connect, resolve, timeouts and tls_ files apply; here they must be
+     * 0. The owner must be used in the same thread, be closed after this
+     * handle, and not use `share`. */
     delayq *share;
 } delayq_options;
 
@@ -798,6 +801,9 @@ typedef struct delayq_outbox_state {
                            reply was lost */
     uint64_t dropped;   /* ops that were dropped: see >>outbox */
     size_t bytes, size; /* memory for ops, in bytes: the used part, the total */
+    int connected; /* 1: the server has answered over the current connection; a
+                      silent server is noticed as >>threads says. 0: there is
+                      none, or it is being made */
 } delayq_outbox_state;
 
 /* From here to >>functions: the private content of a handle. It is declared
@@ -1100,7 +1106,7 @@ struct delayq {
 
     int64_t log_us;  /* when the last fault was reported to the log */
     unsigned logged; /* the faults of that second: bit -status of each status */
-    unsigned told;   /* the number of cmd's failed attempt that was reported */
+    unsigned told;   /* the number of the failed attempt that was reported */
 
     delayq_lane *lanes;       /* its setup, fetch, outbox and call lanes */
     struct dq_outbox *outbox; /* the state in options.outbox, or NULL */
@@ -1621,7 +1627,10 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms);
 
 /* delayq_wake -- end at once the take, wait or flush on q, or else the next one
- * with a timeout. Any thread or signal handler may call it while q is open. */
+ * with a timeout. Any thread or signal handler may call it while q is open. It
+ * also makes one of delayq_fds readable, which ends a poll() of your own. Only
+ * a call with a timeout consumes the wake, so a later flush returns
+ * DELAYQ_WOKEN once: call it again. */
 DELAYQ_API void delayq_wake(delayq *q);
 
 /*
@@ -1640,7 +1649,8 @@ DELAYQ_API void delayq_wake(delayq *q);
  */
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms);
 
-/* delayq_outbox -- count the ops that were accepted and settled. Sends nothing.
+/* delayq_outbox -- tell how many ops were accepted and settled, and whether the
+ * handle is connected, for a display. Sends nothing.
  * Returns DELAYQ_OK, or DELAYQ_ERR_ARG if there is no outbox. */
 DELAYQ_API delayq_status delayq_outbox(const delayq *q,
                                        delayq_outbox_state *state);
@@ -7196,15 +7206,14 @@ static void dq_lane_begin(const delayq *q, delayq_lane *lane,
     lane->begun_us = q->conn->now_us;
 }
 
-/* Returns 1 if no connection is tried now, because an attempt has failed, and
- * that failure is in q's log already. Otherwise the caller reports it. */
+/* Returns 1 if there is no connection because an attempt has failed, and this
+ * failure is in q's log already. Otherwise the caller reports it. */
 static int dq_lane_has_told(delayq *q) {
     const delayq_socket *s = &q->conn->cmd;
-    int told = q->told == s->number;
-    if (s->state != DELAYQ_SOCKET_CLOSED || q->conn->now_us >= s->retry_us)
-        return 0;
+    unsigned told = q->told;
+    if (s->state != DELAYQ_SOCKET_CLOSED) return 0;
     q->told = s->number;
-    return told;
+    return told == s->number;
 }
 
 /* Report a failure to the log if the handle has an outbox. */
@@ -9871,9 +9880,9 @@ static const char *dq_check_options(delayq *q) {
         return "share: not an open handle with a connection of its own";
     if (owner && owner->pid != dq_sys_pid())
         return "share: opened before a fork()";
-    if (owner && (o->url || o->connect || o->connect_timeout_ms ||
+    if (owner && (o->url || o->connect || o->resolve || o->connect_timeout_ms ||
                   o->io_timeout_ms || o->tls_ca || o->tls_cert))
-        return "share: url, tls, connect, timeouts are the owner's";
+        return "share: url, tls, hooks, timeouts are the owner's";
     if (owner) o->connect_timeout_ms = owner->options.connect_timeout_ms;
     if (owner) o->io_timeout_ms = owner->options.io_timeout_ms;
     DQ_RANGE(batch, 1000, 100, ": up to 1,000");
@@ -10341,6 +10350,7 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
     state->dropped = b->dropped;
     state->bytes = b->offers.used + b->changes.used;
     state->size = b->offers.size + b->changes.size;
+    state->connected = q->conn && q->conn->known;
     return DELAYQ_OK;
 }
 

@@ -39,6 +39,12 @@
 static int sensor; /* the pipe that delivers the readings; -1 after its end */
 static int held;   /* the number of the reading that isn't offered yet, or 0 */
 
+/* The handle recovers by itself, so only print the faults and events. */
+static void tell(void *user, delayq_status status, const char *text) {
+    (void)user, (void)status;
+    fprintf(stderr, "%s\n", text);
+}
+
 /* Start the sensor, which writes the number of each reading to a pipe. */
 static int start_sensor(int readings) {
     int ends[2], i;
@@ -115,7 +121,6 @@ int main(int argc, char **argv) {
     static char memory[OUTBOX];
     delayq_options options = {0};
     delayq_item item;
-    delayq_status status, last = DELAYQ_OK;
     struct pollfd p[4];
     int readings = argc > 1 ? atoi(argv[1]) : 3, sent = 0, polls = 0;
 
@@ -132,6 +137,7 @@ int main(int argc, char **argv) {
         options.outbox_sync = sync_file;
     }
     options.reconnect_max_ms = 1000;
+    options.log = tell;
     /* with an outbox, open fails only for bad options or a bad file */
     if (delayq_open(&q, &options) != DELAYQ_OK) {
         fprintf(stderr, "%s\n", delayq_errmsg(&q));
@@ -151,10 +157,7 @@ int main(int argc, char **argv) {
         /* The tick comes last, because it sends the offers and acks. It also
          * sets wait_ms, the time to sleep. Without a connection, this is the
          * time until the next attempt to connect. */
-        status = delayq_tick(&q, &wait_ms);
-        if (status != last && status != DELAYQ_OK)
-            fprintf(stderr, "%s\n", delayq_errmsg(&q));
-        last = status;
+        delayq_tick(&q, &wait_ms);
         n = delayq_fds(&q, fds, 3); /* the descriptors may change */
         p[0].fd = held ? -1 : sensor;
         for (i = 0; i < n; i++) p[1 + i].fd = fds[i];

@@ -29,6 +29,12 @@
 
 static int died, back;
 
+/* The handle recovers by itself, so only print the faults and events. */
+static void tell(void *user, delayq_status status, const char *text) {
+    (void)user, (void)status;
+    fprintf(stderr, "%s\n", text);
+}
+
 #ifdef _WIN32
 static double now_ms(void) {
     LARGE_INTEGER ticks, second;
@@ -58,8 +64,6 @@ static void sleep_ms(double ms) {
  * The tick sends the offers and the acks, and reads the items that the next
  * frame will take. */
 static void frame(delayq *q, int orc_dies) {
-    static delayq_status last;
-    delayq_status status;
     delayq_item item;
     while (delayq_take(q, &item, 0) == DELAYQ_OK) {
         back++;
@@ -67,11 +71,7 @@ static void frame(delayq *q, int orc_dies) {
     }
     /* if the outbox is full (DELAYQ_ERR_FULL), this orc does not die */
     if (orc_dies && delayq_offer(q, "orc", 3, 500) == DELAYQ_OK) died++;
-    status = delayq_tick(q, NULL);
-    /* the handle recovers by itself, so only print the fault */
-    if (status != last && status != DELAYQ_OK)
-        fprintf(stderr, "%s\n", delayq_errmsg(q));
-    last = status;
+    delayq_tick(q, NULL);
 }
 
 static void sleep_until_next_frame(void) {
@@ -87,9 +87,9 @@ static void show_second(const delayq *q, int second, double longest) {
     delayq_outbox_state outbox;
     delayq_outbox(q, &outbox);
     printf("second %d: longest frame %.2f ms; %d died, %d %s back; "
-           "outbox %lu bytes\n",
+           "outbox %lu bytes%s\n",
            second, longest, died, back, back == 1 ? "is" : "are",
-           (unsigned long)outbox.bytes);
+           (unsigned long)outbox.bytes, outbox.connected ? "" : ", offline");
     fflush(stdout);
 }
 
@@ -107,6 +107,7 @@ int main(int argc, char **argv) {
     options.outbox_size = sizeof memory;
     /* if the reply with an orc is lost, the orc is delivered again after 4 s */
     options.lease_ms = 4000;
+    options.log = tell;
     /* with an outbox, open fails only for bad options */
     if (delayq_open(&q, &options) != DELAYQ_OK) {
         fprintf(stderr, "%s\n", delayq_errmsg(&q));

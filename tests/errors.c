@@ -604,6 +604,37 @@ TEST(a_take_that_is_refused_says_so_each_time) {
     delayq_close(&q);
 }
 
+static int no_address(void *u, const char *host, char *address, size_t size) {
+    (void)u, (void)host, (void)address, (void)size;
+    return -1;
+}
+
+TEST(what_belongs_to_the_owner_of_a_connection_is_refused) {
+    delayq_options o, own = options_for(&main_server, "jobs");
+    delayq q, sharer;
+    int i;
+    OK(&q, delayq_open(&q, &own));
+    for (i = 0; i < 7; i++) {
+        memset(&o, 0, sizeof o);
+        o.name = "others";
+        o.share = &q;
+        if (i == 1) o.url = own.url;
+        if (i == 2) o.resolve = no_address;
+        if (i == 3) o.connect_timeout_ms = 1;
+        if (i == 4) o.io_timeout_ms = 1;
+        if (i == 5) o.tls_ca = "ca";
+        if (i == 6) o.tls_cert = o.tls_key = "cert";
+        if (i == 0) {
+            OK(&sharer, delayq_open(&sharer, &o));
+            delayq_close(&sharer);
+            continue;
+        }
+        CHECK_STATUS(&sharer, delayq_open(&sharer, &o), DELAYQ_ERR_ARG);
+        CHECK_HAS(delayq_errmsg(&sharer), "the owner's");
+    }
+    delayq_close(&q);
+}
+
 static redisContext *hook(void *user, int timeout_ms) {
     CHECK(timeout_ms > 0);
     return redisConnectUnix((const char *)user);

@@ -1537,6 +1537,28 @@ TEST(wrong_options_of_an_outbox_are_refused_at_open) {
     delayq_close(&q);
 }
 
+TEST(an_outbox_shows_whether_it_is_connected) {
+    delayq_options o;
+    start_own(NULL);
+    o = box_options(&own, BOX);
+    o.io_timeout_ms = o.connect_timeout_ms = 500 * test_slow();
+    server_kill(&own, SIGSTOP);
+    OK(&q, delayq_open(&q, &o));
+    UNTIL(delayq_tick(&q, NULL) < DELAYQ_OK);
+    CHECK_INT(box(&q).connected, 0);
+    server_kill(&own, SIGCONT);
+    UNTIL((turn(&q), box(&q).connected));
+    OK(&q, delayq_tick(&q, NULL));
+    server_kill(&own, SIGSTOP);
+    OFFER(&q, "x", 60000); /* its reply does not come */
+    UNTIL((turn(&q), !box(&q).connected));
+    server_kill(&own, SIGCONT);
+    SETTLE(&q);
+    CHECK_INT(box(&q).connected, 1);
+    delayq_close(&q);
+    end_own();
+}
+
 TEST(the_descriptors_of_an_outbox_end_a_poll_when_an_answer_comes) {
     int fds[8];
     size_t n;

@@ -175,6 +175,7 @@ static void set_counts(delayq_counts *c, delayq_outbox_state *s) {
     FIELD(uint64_t, s->dropped);
     FIELD(size_t, s->bytes);
     FIELD(size_t, s->size);
+    FIELD(int, s->connected);
 }
 
 int main(void) {
