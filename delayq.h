@@ -285,9 +285,8 @@
  * A program may open any number of handles. Only the process that opened a
  * handle may use it, and only one thread at a time. The exception is
  * delayq_wake, which any thread or signal handler may call. The library changes
- * no signal disposition, and a lost connection raises no SIGPIPE. After a
- * chroot, the path of a unix socket, and the files that getaddrinfo reads, are
- * looked up in the new root at each connect.
+ * no signal disposition, and a lost connection raises no SIGPIPE. Each connect
+ * looks up paths and host names again, after a chroot in the new root.
  *
  * Except for delayq_open, a call that sends a request blocks for io_timeout_ms
  * (3 s) at most, with all reconnects, or for connect_timeout_ms if that is
@@ -684,9 +683,8 @@ typedef struct delayq_options {
     void *user; /* the first argument of all hooks */
 
     /* The owner of the connections that this handle uses: an open handle, whose
-     * url, connect, resolve, timeouts and tls_ files apply; here they must be
-     * 0. The owner must be used in the same thread, be closed after this
-     * handle, and not use `share`. */
+     * url, connect, resolve, timeouts and tls_ files apply: leave them 0 here.
+     * Use it in the same thread, without `share`, and close it last. */
     delayq *share;
 } delayq_options;
 
@@ -801,9 +799,8 @@ typedef struct delayq_outbox_state {
                            reply was lost */
     uint64_t dropped;   /* ops that were dropped: see >>outbox */
     size_t bytes, size; /* memory for ops, in bytes: the used part, the total */
-    int connected; /* 1: the server has answered over the current connection; a
-                      silent server is noticed as >>threads says. 0: there is
-                      none, or it is being made */
+    int connected; /* 1: the server has answered over the current connection;
+                      >>threads says when a silent server is noticed */
 } delayq_outbox_state;
 
 /* From here to >>functions: the private content of a handle. It is declared
@@ -1627,10 +1624,8 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms);
 
 /* delayq_wake -- end at once the take, wait or flush on q, or else the next one
- * with a timeout. Any thread or signal handler may call it while q is open. It
- * also makes one of delayq_fds readable, which ends a poll() of your own. Only
- * a call with a timeout consumes the wake, so a later flush returns
- * DELAYQ_WOKEN once: call it again. */
+ * with a timeout; and a poll() of your own on delayq_fds. Any thread or signal
+ * handler may call it while q is open. */
 DELAYQ_API void delayq_wake(delayq *q);
 
 /*
@@ -1638,7 +1633,7 @@ DELAYQ_API void delayq_wake(delayq *q);
  *
  * Returns      DELAYQ_OK           the outbox is empty, and nothing was dropped
  *                                  since the last flush
- *              DELAYQ_WOKEN        delayq_wake was called
+ *              DELAYQ_WOKEN        delayq_wake was called, maybe before
  *              DELAYQ_ERR_TIMEOUT  the outbox isn't empty yet, and nothing has
  *                                  failed
  *              DELAYQ_ERR_ARG      no outbox, or the handle isn't open
@@ -1649,8 +1644,7 @@ DELAYQ_API void delayq_wake(delayq *q);
  */
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms);
 
-/* delayq_outbox -- tell how many ops were accepted and settled, and whether the
- * handle is connected, for a display. Sends nothing.
+/* delayq_outbox -- get the state of the outbox. Sends nothing.
  * Returns DELAYQ_OK, or DELAYQ_ERR_ARG if there is no outbox. */
 DELAYQ_API delayq_status delayq_outbox(const delayq *q,
                                        delayq_outbox_state *state);
@@ -9882,7 +9876,7 @@ static const char *dq_check_options(delayq *q) {
         return "share: opened before a fork()";
     if (owner && (o->url || o->connect || o->resolve || o->connect_timeout_ms ||
                   o->io_timeout_ms || o->tls_ca || o->tls_cert))
-        return "share: url, tls, hooks, timeouts are the owner's";
+        return "share: no url, tls, connect, resolve, timeouts";
     if (owner) o->connect_timeout_ms = owner->options.connect_timeout_ms;
     if (owner) o->io_timeout_ms = owner->options.io_timeout_ms;
     DQ_RANGE(batch, 1000, 100, ": up to 1,000");

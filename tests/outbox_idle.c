@@ -92,15 +92,20 @@ TEST(an_idle_outbox_wakes_its_program_rarely) {
     }
 }
 
+/* Connect to a new server, and stop it with `sig`. */
+static void lose_server(server *s, int with_take, int sig) {
+    delayq_options o;
+    server_start(s, NULL);
+    o = idle_options(s);
+    OK(&q, delayq_open(&q, &o));
+    connect_first(with_take);
+    server_kill(s, sig);
+}
+
 /* Stop the server with `sig`. If `with_offer` is 1, there is an op to send. */
 static void stopped(int with_take, int sig, int with_offer) {
     server s;
-    delayq_options o;
-    server_start(&s, NULL);
-    o = idle_options(&s);
-    OK(&q, delayq_open(&q, &o));
-    connect_first(with_take);
-    server_kill(&s, sig);
+    lose_server(&s, with_take, sig);
     if (with_offer) OFFER(&q, "y", 0);
     is_economical(sig == SIGSTOP ? "a frozen server" : "a stopped server",
                   with_take, 0);
@@ -123,13 +128,8 @@ TEST(a_loop_of_frames_reports_each_failed_attempt_once) {
     int with_take;
     for (with_take = 0; with_take < 2; with_take++) {
         server s;
-        delayq_options o;
         unsigned first;
-        server_start(&s, NULL);
-        o = idle_options(&s);
-        OK(&q, delayq_open(&q, &o));
-        connect_first(with_take);
-        server_kill(&s, SIGKILL);
+        lose_server(&s, with_take, SIGKILL);
         OFFER(&q, "y", 0);
         first = q.own.cmd.number;
         lines = 0;
