@@ -1822,6 +1822,11 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__has_include) && !defined(__ANDROID__) /* no getrandom before 9 */
+#if __has_include(<sys/random.h>)
+#include <sys/random.h>
+#endif
+#endif
 #ifndef CLOCK_MONOTONIC
 #error "a system header came first and hides POSIX: compile \
 DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
@@ -2067,9 +2072,15 @@ static int64_t dq_sys_now(void) {
 }
 
 static int dq_sys_random(unsigned char *bytes, size_t len) {
-    int fd = open("/dev/urandom", O_RDONLY);
-    ssize_t got = fd < 0 ? 0 : read(fd, bytes, len);
-    if (fd >= 0) close(fd);
+    ssize_t got = -1;
+    int fd;
+#ifdef GRND_NONBLOCK /* needs no /dev, so it works after a chroot */
+    got = getrandom(bytes, len, GRND_NONBLOCK);
+#endif
+    if (got != (ssize_t)len && (fd = open("/dev/urandom", O_RDONLY)) >= 0) {
+        got = read(fd, bytes, len);
+        close(fd);
+    }
     return got == (ssize_t)len;
 }
 

@@ -1,6 +1,12 @@
 /* Bad arguments, refusals by the server, lost connections. */
 #include "test.h"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
@@ -751,13 +757,11 @@ TEST(an_outcome_stays_unknown_until_the_server_answers) {
     delayq_close(&q);
 }
 
-/* If ids were made from the time and similar values, two identical boards would
- * make the same ids. In this test the wake-up pipe can be opened, but no
- * descriptor is left for /dev/urandom. */
-TEST(an_open_where_there_are_no_random_bytes_is_refused) {
-    delayq q;
-    delayq_item item;
+/* Open a handle while descriptors are left for the wake-up pipe, but not for
+ * /dev/urandom. So it is after a chroot, too. */
+static delayq_status open_without_dev(delayq *q) {
     delayq_options o;
+    delayq_status got;
     struct rlimit limit, few;
     int lowest = dup(0);
     CHECK(lowest >= 0 && close(lowest) == 0);
@@ -767,11 +771,45 @@ TEST(an_open_where_there_are_no_random_bytes_is_refused) {
     few = limit;
     few.rlim_cur = (rlim_t)lowest + 2;
     CHECK_INT(setrlimit(RLIMIT_NOFILE, &few), 0);
-    CHECK_INT(delayq_open(&q, &o), DELAYQ_ERR_ARG);
+    got = delayq_open(q, &o);
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (got != DELAYQ_ERR_ARG) delayq_close(q);
+    CHECK_INT(dup(0), lowest); /* the handle's pipe is closed, too */
+    close(lowest);
+    return got;
+}
+
+TEST(an_open_after_a_chroot_needs_no_dev) {
+    delayq q;
+    CHECK_INT(open_without_dev(&q), DELAYQ_ERR_IO);
+}
+
+/* As the Linux of 2014 and older does. */
+static void forbid_getrandom(void) {
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getrandom, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program;
+    program.len = sizeof rules / sizeof rules[0];
+    program.filter = rules;
+    CHECK_INT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        test_skip("this system has no seccomp");
+}
+
+/* If ids were made from the time and similar values, two identical boards would
+ * make the same ids. */
+TEST(an_open_where_there_are_no_random_bytes_is_refused) {
+    delayq q;
+    delayq_item item;
+    forbid_getrandom();
+    CHECK_INT(open_without_dev(&q), DELAYQ_ERR_ARG);
     CHECK_HAS(delayq_errmsg(&q), "random");
     /* the handle is closed */
     CHECK_INT(delayq_take(&q, &item, 0), DELAYQ_ERR_ARG);
-    CHECK_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    CHECK_INT(dup(0), lowest); /* the handle's pipe is closed, too */
-    close(lowest);
+    open_queue(&q, "jobs"); /* /dev/urandom is enough */
+    delayq_close(&q);
 }

@@ -162,7 +162,8 @@ names=$(sed 's/"[^"]*"//g' "$dir/bare" |
     sort -u | grep -v -x -e _GNU_SOURCE -e _DEFAULT_SOURCE \
     -e __STRICT_ANSI__ -e __GNUC__ -e '__GLIBC.*__' -e __cplusplus \
     -e __attribute__ -e _WIN32 -e _MSC_VER -e __OpenBSD__ -e '_WINSOCK.*_' \
-    -e '__atomic_.*' -e '__ATOMIC_.*' -e __VA_ARGS__ -e _SC_NPROCESSORS_ONLN)
+    -e '__atomic_.*' -e '__ATOMIC_.*' -e __VA_ARGS__ -e _SC_NPROCESSORS_ONLN \
+    -e __has_include -e __ANDROID__)
 if [ -n "$names" ]; then bad "reserved names: $names"; else ok; fi
 
 # The contents at the top of the header and its sections must agree.
