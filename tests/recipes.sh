@@ -52,7 +52,7 @@ add() {
 from=README.md
 piece game "A game loop"
 piece pool "A pool of worker processes" 's/\b30000\b/1000/'
-piece java "A Java service on the other side" 's/\b5000\b/2000/'
+piece java "A Java service on the other side" 's/\b5000\b/600000/'
 from=examples/README.md
 piece device "A device that sleeps between ticks"
 piece outbox "Never wait: an outbox"

@@ -418,8 +418,8 @@ static void java_c(void){
 /* The C part, with the bytes that Redisson writes and reads. `make interop`
  * uses the real Redisson. */
 TEST(the_c_part_beside_java_writes_and_takes_redissons_bytes) {
-    unsigned char want[64];
-    size_t n;
+    unsigned char want[64], hello[64];
+    size_t n, hello_len;
     redisReply *r;
     long long due;
     options_as_given("");
@@ -434,6 +434,9 @@ TEST(the_c_part_beside_java_writes_and_takes_redissons_bytes) {
     CHECK(due > 1600000000000);
     CHECK_INT(ask_int("LREM " MIRROR " 1 %b", r->element[0]->str, n), 1);
     ask("RPUSH " MIRROR " %b", r->element[0]->str, n);
+    CHECK(n <= sizeof hello);
+    memcpy(hello, r->element[0]->str, n);
+    hello_len = n;
     freeReplyObject(r);
     /* Store Java's offer in Redisson's bytes, and then a moved item, which is a
      * bare payload. */
@@ -447,6 +450,8 @@ TEST(the_c_part_beside_java_writes_and_takes_redissons_bytes) {
     OK(&q, delayq_take(&q, &item, 20000));
     CHECK(item.len == 5 && memcmp(item.data, "moved", 5) == 0);
     CHECK_INT(ask_int("LLEN " MIRROR), 1);
+    ask("ZADD " ZSET " XX 5 %b", hello, hello_len);
+    ask("PUBLISH redisson_delay_queue_channel:{jobs} 5");
     OK(&q, delayq_take(&q, &item, 20000));
     CHECK(item.len == 5 && memcmp(item.data, "hello", 5) == 0);
     CHECK_INT(ask_int("LLEN " MIRROR), 0);
