@@ -320,6 +320,7 @@ recipes: examples $B/line ## the recipes of the documentation, built and run
 
 cli: $B/delayq-asan ## the tests of the command-line tool
 	@sh tests/cli.sh $B/delayq-asan
+	@sh tests/cli_work.sh $B/delayq-asan
 
 completion: $B/delayq ## write the tool's completion for bash and zsh
 	@for shell in bash zsh; do $B/delayq completion $$shell \

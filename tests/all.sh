@@ -1,5 +1,5 @@
 #!/bin/sh
-# `make test` and `make test-all`: run all suites, in four lanes at the same
+# `make test` and `make test-all`: run all suites, in five lanes at the same
 # time, since most suites wait more than they compute. In a lane the suites run
 # one after the other. The output ends with a summary: the skipped tests with
 # the reasons, the flaky and the failed tests with their first lines, the time
@@ -12,7 +12,8 @@
 #     tests      the tests under ASan and UBSan; calls that never wait; each
 #                allocation fails once; + the tests under valgrind, on servers with
 #                a UTF-8 locale
-#     programs   the command-line tool; the size of code, heap and stack;
+#     tool       the command-line tool, first half
+#     programs   the tool, second half; the size of code, heap and stack;
 #                + processes of 0.1 and of today's version on one queue for a minute
 #     simulator  300 seeds; the cost of calls; its parts; the fuzzers' corpus
 #     sources    the recipes; examples/server; the demo; + programs with an
@@ -192,9 +193,13 @@ tests_lane() {
             env LOCPATH="$PWD/$build" $locale "$build/test-plain"
     fi
 }
-programs_lane() {
+tool_lane() {
     [ -z "$server" ] ||
         timed "command-line tool" sh tests/cli.sh "$build/delayq-asan"
+}
+programs_lane() {
+    [ -z "$server" ] ||
+        timed "tool, second half" sh tests/cli_work.sh "$build/delayq-asan"
     [ -z "$server" ] || suite "code, heap and stack" sh tests/size.sh short
     [ -n "$server" ] && [ -n "$long" ] || return 0
     suite "0.1 and today's on one queue" env DELAYQ_TEST_SECONDS=60 \
@@ -271,7 +276,7 @@ for file in counts skips fails flaky times warnings; do : >"$dir/$file"; done
 echo "   (the lanes run at once; the output of the others follows that of the first)"
 # Each lane has a session of its own, so that all its processes end with this
 # script.
-for lane in programs simulator sources; do
+for lane in tool programs simulator sources; do
     setsid sh tests/all.sh "$build" "${2:-test}" "$dir" $lane \
         >"$dir/lane-$lane" 2>&1 &
     lanes="$lanes $lane:$!"
