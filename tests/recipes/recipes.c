@@ -538,7 +538,7 @@ static void thaw_later(void *unused) {
 TEST(an_offer_that_gets_no_answer_is_offered_again_and_stored_once) {
     pid_t pid;
     options_as_given("jobs");
-    options.io_timeout_ms = options.connect_timeout_ms = 200;
+    options.io_timeout_ms = 200; /* the open has 2 s */
     OK(&q, delayq_open(&q, &options));
     server_kill(&main_server, SIGSTOP);
     pid = spawn(thaw_later, NULL);
