@@ -2072,15 +2072,12 @@ static int64_t dq_sys_now(void) {
 }
 
 static int dq_sys_random(unsigned char *bytes, size_t len) {
-    ssize_t got = -1;
-    int fd;
-#ifdef GRND_NONBLOCK /* needs no /dev, so it works after a chroot */
-    got = getrandom(bytes, len, GRND_NONBLOCK);
+    int fd = open("/dev/urandom", O_RDONLY);
+    ssize_t got = fd < 0 ? 0 : read(fd, bytes, len);
+    if (fd >= 0) close(fd);
+#ifdef GRND_NONBLOCK
+    if (fd < 0) got = getrandom(bytes, len, GRND_NONBLOCK); /* a chroot */
 #endif
-    if (got != (ssize_t)len && (fd = open("/dev/urandom", O_RDONLY)) >= 0) {
-        got = read(fd, bytes, len);
-        close(fd);
-    }
     return got == (ssize_t)len;
 }
 

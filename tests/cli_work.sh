@@ -159,23 +159,27 @@ ends "--kill-after" 7 take q --timeout 200ms --kill-after 200ms --backoff 1h \
     -x 'trap "" TERM; (while :; do sleep 0.1; done); sleep 60'
 like "kills what does not hear" '.*--timeout.*signal 9.*' "$(cat "$dir/err")"
 t clear q --yes -q
-t offer q 0 stop -q
-rm -f "$out".*
-behind take q -f --json -x "$deep"
-soon "a command that has a process group of its own" test -s "$out.pid"
-kill -$INT $child
-soon "one Ctrl-C" grep -q stopping "$dir/behind.err"
-kill -$INT $child
+# begins SENTENCE COMMAND: starts a worker whose command writes its pid
+begins() {
+    t offer q 0 stop -q
+    rm -f "$out".*
+    behind take q -f --json -x "$2"
+    soon "$1" test -s "$out.pid"
+}
+twice() { # two Ctrl-C
+    kill -$INT $child
+    soon "one Ctrl-C" grep -q stopping "$dir/behind.err"
+    kill -$INT $child
+}
+begins "a command that has a process group of its own" "$deep"
+twice
 wait $child
 code=$?
 gone "$out.pid"
 is "two of them end it before its item is put back" "0 0 released" \
     "$? $code $(json result <"$dir/behind")"
 t clear q --yes -q
-t offer q 0 stop -q
-rm -f "$out".*
-behind take q -f --json -x 'echo $$ >"$out.pid"; sleep 60'
-soon "a command runs" test -s "$out.pid"
+begins "a command runs" 'echo $$ >"$out.pid"; sleep 60'
 kill -TERM "$(cat "$out.pid")" # systemd, too, signals each process
 kill -TERM $child
 wait $child
@@ -187,13 +191,9 @@ t clear q --yes -q
 t offer q 0 killed -q
 ends "what another signal ends is nacked" 7 take q -x 'kill $$' --backoff 1h
 t clear q --yes -q
-t offer q 0 stop -q
-rm -f "$out".*
-behind take q -f --json -x 'echo $$ >"$out.pid"; kill -STOP $$; sleep 60'
-soon "a command that has stopped itself" test -s "$out.pid"
-kill -$INT $child
-soon "one Ctrl-C" grep -q stopping "$dir/behind.err"
-kill -$INT $child
+begins "a command that has stopped itself" \
+    'echo $$ >"$out.pid"; kill -STOP $$; sleep 60'
+twice
 soon "ends, too" gone "$out.pid"
 kill -9 "$(cat "$out.pid")" 2>/dev/null
 wait $child

@@ -758,7 +758,7 @@ TEST(an_outcome_stays_unknown_until_the_server_answers) {
 }
 
 /* Open a handle while descriptors are left for the wake-up pipe, but not for
- * /dev/urandom. So it is after a chroot, too. */
+ * /dev/urandom, which is missing after a chroot, too. */
 static delayq_status open_without_dev(delayq *q) {
     delayq_options o;
     delayq_status got;

@@ -41,7 +41,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdint.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -72,7 +71,6 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 #define poll(fds, count, ms) fuzz_poll(fds, count, ms)
 /* so that random bytes are the same in each run */
 #define open(path, flags) open("/dev/zero", flags)
-#define getrandom(to, len, flags) (-1)
 
 #define DELAYQ_IMPLEMENTATION
 #define DELAYQ_STATIC
@@ -80,7 +78,6 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 
 #undef poll
 #undef open
-#undef getrandom
 
 /* --- the input ----------------------------------------------------------- */
 

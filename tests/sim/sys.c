@@ -457,14 +457,6 @@ int __wrap_open(const char *path, int flags, ...) {
     return new_file(FILE_RANDOM);
 }
 
-ssize_t __real_getrandom(void *to, size_t len, unsigned flags);
-
-/* The simulated system is older than getrandom, and has only /dev/urandom. */
-ssize_t __wrap_getrandom(void *to, size_t len, unsigned flags) {
-    if (!process_self()) return __real_getrandom(to, len, flags);
-    return failed(ENOSYS);
-}
-
 int __real_close(int fd);
 
 int __wrap_close(int fd) {
