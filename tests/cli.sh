@@ -60,7 +60,8 @@ ends "a missing value is usage" 2 take q --wait
 ends "-n without a value is usage" 2 take q -n
 is "which names the option" "delayq: -n: a value is missing" \
     "$(head -1 "$dir/err")"
-ends "a long option may be cut short" 1 take q --foll --wai 0 --nul
+ends "a long option may be cut short" 1 take q --foll --wai 0 --nul \
+    --io-t 1m
 ends "--replace without --key is usage" 2 offer q 1s x --replace
 ends "a bad --retry-on is usage" 2 take q -x true --retry-on 75
 for option in "--timeout 1s" "--retry-on 75=1s" "--bury-on 9" "--jobs 4" \

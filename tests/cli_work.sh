@@ -65,10 +65,16 @@ ends "or can't be executed" 6 take q -n 1 -x "$dir/not-executable" --backoff 1h
 ends "unless that code has a meaning" 7 take q -x 'exit 127' --retry-on 127=1h
 t clear q --yes -q
 
+stopper='touch "$out.on"; until [ -f "$out.go" ]; do sleep 0.05; done'
 t offer q 0 long -q
-behind take q -x 'touch "$out.on"; sleep 2' --lease 600ms
+behind take q -x "$stopper" --lease 3s
 soon "it begins" test -f "$out.on"
-ends "the lease of a long command is extended" 1 take q --wait 1500ms
+lease_end() { t list q --json | json next_due_ms; }
+first=$(lease_end)
+extended() { [ "$(lease_end)" -gt "$first" ]; }
+soon "the lease of a long command is extended" extended
+ends "so no other take gets the item" 1 take q
+touch "$out.go"
 wait $child
 is "and acked at its end" "0 0 0 0 " "$? $(left q)"
 
@@ -247,7 +253,6 @@ wait $child
 
 # --- what ends a worker ---
 
-stopper='touch "$out.on"; until [ -f "$out.go" ]; do sleep 0.05; done'
 t offer q 0 stop -q
 rm -f "$out".*
 behind take q -f -x "$stopper"
