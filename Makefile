@@ -41,10 +41,11 @@ $B/%: examples/%.c delayq.h
 EXAMPLES_O0 := $(patsubst %,$B/o0/%,$(filter-out delayq,$(EXAMPLES)) line)
 $B/o0/%: examples/%.c delayq.h
 	@mkdir -p $(@D)
-	$(CC) -std=c99 $(WARN) $(ALL_CFLAGS) -O0 $< $(LDFLAGS) $(HIREDIS_LIBS) \
+	$(CC) -std=c99 $(WARN) $(ALL_CFLAGS) -O0 -g0 $< $(LDFLAGS) $(HIREDIS_LIBS) \
 	    -o $@
 
-demo: $B/demo $B/game_loop $B/line ## items arrive; a game runs on while the server is frozen
+demo: ## items arrive; a game runs on while the server is frozen
+	@$(MAKE) --no-print-directory -j$(JOBS) $B/demo $B/game_loop $B/line
 	@sh tests/with-server.sh sh -c '$B/demo && sh tests/frozen.sh $B'
 
 test check: ## the tests under ASan and UBSan, the tool, the examples, the documentation
@@ -351,16 +352,16 @@ $B/delayq: $(TOOL) examples/tool/tool.h delayq.h $B/tool-tls
 
 $B/delayq-asan: $(TOOL) examples/tool/tool.h delayq.h $B/tool-tls
 	@mkdir -p $B
-	$(CC) $(TOOL_CFLAGS) $(SAN) -O0 -g $(TOOL) $(TOOL_LIBS) -o $@
+	$(CC) $(TOOL_CFLAGS) $(SAN) -O0 -g1 $(TOOL) $(TOOL_LIBS) -o $@
 
 # The tests, an object for each file. Without optimization ASan's take half as
 # long to compile and need the same time to run; test-plain has the warnings of
 # the optimizer. The old headers are as they were: nothing is checked in them.
 ASAN_OBJECTS := $(TESTS:tests/%.c=$B/asan/%.o)
 PLAIN_OBJECTS := $(TESTS:tests/%.c=$B/plain/%.o)
-$B/asan/%.o: TEST_FLAGS = $(WARN) $(SAN) -O0 -g
+$B/asan/%.o: TEST_FLAGS = $(WARN) $(SAN) -O0 -g1
 $B/plain/%.o: TEST_FLAGS = $(WARN) -O1 -g
-$B/asan/old/%.o: TEST_FLAGS = -w -O1 -g -I$B
+$B/asan/old/%.o: TEST_FLAGS = -w -O0 -g1 -I$B
 $B/plain/old/%.o: TEST_FLAGS = -w -O1 -g -I$B
 $(filter $B/asan/old/% $B/plain/old/%,$(ASAN_OBJECTS) $(PLAIN_OBJECTS)): \
     $(OLD_HEADERS)
@@ -394,7 +395,7 @@ $B/test-old-%: $(OLD_TESTS) $(wildcard tests/*.h) $(OLD_HEADERS)
 $B/test-memory: tests/memory/memory.c tests/main.c tests/test.h \
                  tests/calls.h delayq.h
 	@mkdir -p $B
-	$(CC) -std=gnu99 $(WARN) $(SAN) -O0 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	$(CC) -std=gnu99 $(WARN) $(SAN) -O0 -g1 $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(WRAPS:%=-Wl,--wrap=%) tests/memory/memory.c tests/main.c \
 	    $(LDFLAGS) $(HIREDIS_STATIC) -lpthread -o $@
 

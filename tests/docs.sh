@@ -180,10 +180,11 @@ for target in $(grep -o -h '`make [a-z-]*' $documents | sed 's/.* //' |
     sort -u); do
     check "make $target exists" grep -q "^[a-z -]*\b$target\b[a-z -]*:" Makefile
 done
+find . -path ./build -prune -o -name '*.[ch]' -print >"$dir/sources"
 # shellcheck disable=SC2086
 for file in $(grep -o -h '`[a-z_/]*[a-z]\.[ch]`' $documents | tr -d '`' |
     grep -v -x -e 'app\.c' -e 'delayq_impl\.c' | sort -u); do
-    check "$file exists" test -n "$(find . -path "*/$file" ! -path './build/*')"
+    check "$file exists" grep -q "/$file\$" "$dir/sources"
 done
 
 # peer PRODUCT VERSION: the documents may name only the benches' version

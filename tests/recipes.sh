@@ -67,10 +67,10 @@ piece unique "Unique until it is done"
 piece more "Tickets, keys, times, batches"
 
 cc=${CC:-cc}
-if $cc -std=gnu99 $warn -Wno-unused-parameter $san -O0 -g $CPPFLAGS $CFLAGS \
+if $cc -std=gnu99 $warn -Wno-unused-parameter $san -O0 -g1 $CPPFLAGS $CFLAGS \
     $HIREDIS_CFLAGS -DUNTOLD -I"$dir" tests/recipes/recipes.c tests/main.c \
     $LDFLAGS ${HIREDIS_LIBS:--lhiredis} -lpthread -o "$dir/recipes" &&
-    $cc -std=gnu99 $warn -O0 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS -I"$dir" \
+    $cc -std=gnu99 $warn -O0 -g0 $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS -I"$dir" \
         tests/recipes/cron.c $LDFLAGS ${HIREDIS_LIBS:--lhiredis} \
         -o "$dir/cron" &&
     $cc -shared -fPIC -O1 tests/preload/settime.c -o "$dir/clock.so"; then
@@ -94,7 +94,7 @@ fi
 
 if echo '#include <event2/event_struct.h>' | $cc -E - >/dev/null 2>&1; then
     piece libevent "Somebody else's event loop"
-    if $cc -std=gnu99 $warn $san -O0 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS \
+    if $cc -std=gnu99 $warn $san -O0 -g1 $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS \
         -DUNTOLD -I. -I"$dir" tests/recipes/libevent.c tests/main.c $LDFLAGS \
         ${HIREDIS_LIBS:--lhiredis} -levent_core -lpthread -o "$dir/libevent"; then
         "$dir/libevent" $word >"$dir/out" 2>&1
