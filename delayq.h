@@ -1,7 +1,7 @@
 /*
  * delayq.h -- a distributed delay queue for C programs, on Redis or Valkey.
  *
- * Version 0.2.0. One file, C99 (and C++11), needs hiredis. Licence: MIT, at
+ * Version 0.3.0. One file, C99 (and C++11), needs hiredis. Licence: MIT, at
  * the end.
  *
  * Add one file, delayq_impl.c, with these two lines and nothing else. A system
@@ -475,9 +475,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DELAYQ_VERSION "0.2.0"
+#define DELAYQ_VERSION "0.3.0"
 #define DELAYQ_VERSION_MAJOR 0
-#define DELAYQ_VERSION_MINOR 2
+#define DELAYQ_VERSION_MINOR 3
 #define DELAYQ_VERSION_PATCH 0
 
 #ifdef DELAYQ_STATIC

@@ -40,7 +40,7 @@ cc app.c $(pkg-config --cflags --libs delayq) -o app2
 cat >CMakeLists.txt <<END_OF_CMAKE
 cmake_minimum_required(VERSION 3.13)
 project(app C)
-find_package(delayq 0.2 REQUIRED)
+find_package(delayq 0.3 REQUIRED)
 add_executable(app app.c)
 target_link_libraries(app delayq::delayq)
 END_OF_CMAKE

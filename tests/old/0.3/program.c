@@ -68,7 +68,7 @@ MUST(delayq_numbers, DELAYQ_FOREVER == -1 && DELAYQ_BACKOFF == -1 &&
                          DELAYQ_RELEASE == -2);
 MUST(delayq_version_number,
      DELAYQ_VERSION_MAJOR > 0 ||
-         (DELAYQ_VERSION_MINOR >= 2 && DELAYQ_VERSION_PATCH >= 0));
+         (DELAYQ_VERSION_MINOR >= 3 && DELAYQ_VERSION_PATCH >= 0));
 
 #define FIELD(type, place)                        \
     do {                                          \
