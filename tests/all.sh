@@ -1,5 +1,5 @@
 #!/bin/sh
-# `make test` and `make test-all`: run all suites, in five lanes at the same
+# `make test` and `make test-all`: run all suites, in six lanes at the same
 # time, since most suites wait more than they compute. In a lane the suites run
 # one after the other. The output ends with a summary: the skipped tests with
 # the reasons, the flaky and the failed tests with their first lines, the time
@@ -13,12 +13,12 @@
 #                allocation fails once; + the tests under valgrind, on servers with
 #                a UTF-8 locale
 #     tool       the command-line tool, first half
-#     programs   the tool, second half; the size of code, heap and stack;
-#                + processes of 0.1 and of today's version on one queue for a minute
+#     programs   the tool, second half; + processes of 0.1 and of today's version
+#                on one queue for a minute
 #     simulator  300 seeds; the cost of calls; its parts; the fuzzers' corpus
-#     sources    the recipes; examples/server; the demo; + programs with an
-#                installed or copied header; + monitoring; the header; the
-#                documentation
+#     examples   the recipes; examples/server; the demo; + programs with an
+#                installed or copied header; + monitoring
+#     sources    the header; the documentation; the size of code, heap and stack
 #
 # If a suite that depends on time fails while others run, it is run again at the
 # end, alone, up to twice. If it then passes, it is FLAKY. tests/main.c does the
@@ -203,7 +203,6 @@ tool() {
 tool_lane() { tool "command-line tool" tests/cli.sh; }
 programs_lane() {
     tool "tool, second half" tests/cli_work.sh
-    [ -z "$server" ] || suite "code, heap and stack" sh tests/size.sh short
     [ -n "$server" ] && [ -n "$long" ] || return 0
     suite "0.1 and today's on one queue" env DELAYQ_TEST_SECONDS=60 \
         "$build/test-plain" -j 3 a_crowd_of_both
@@ -251,7 +250,7 @@ seeds() {
         awk '{ print $1 - $2 " passed, " $2 " failed, 0 skipped" }'
     return $code
 }
-sources_lane() {
+examples_lane() {
     if [ -n "$server" ]; then
         timed "recipes" sh tests/recipes.sh "$examples"
         timed "files for operators" sh tests/server.sh "$build/delayq-asan"
@@ -261,9 +260,12 @@ sources_lane() {
         timed "installed or copied" sh tests/install.sh
         timed "monitoring" sh tests/monitor.sh "$build/delayq-asan" $short
     fi
+}
+sources_lane() {
     # shellcheck disable=SC2086
     suite "header" sh tests/hygiene.sh $short
     suite "documentation" sh tests/docs.sh
+    [ -z "$server" ] || suite "code, heap and stack" sh tests/size.sh short
 }
 
 if ! command -v redis-server && command -v valkey-server; then
@@ -279,7 +281,7 @@ for file in counts skips fails flaky times warnings; do : >"$dir/$file"; done
 echo "   (the lanes run at once; the output of the others follows that of the first)"
 # Each lane has a session of its own, so that all its processes end with this
 # script.
-for lane in tool programs simulator sources; do
+for lane in tool programs simulator examples sources; do
     setsid sh tests/all.sh "$build" "${2:-test}" "$dir" $lane \
         >"$dir/lane-$lane" 2>&1 &
     lanes="$lanes $lane:$!"
