@@ -531,14 +531,14 @@ TEST(urgent_items_are_taken_first) {
 
 static void thaw_later(void *unused) {
     (void)unused;
-    usleep(700000);
+    usleep(2500000);
     server_kill(&main_server, SIGCONT);
 }
 
 TEST(an_offer_that_gets_no_answer_is_offered_again_and_stored_once) {
     pid_t pid;
     options_as_given("jobs");
-    options.io_timeout_ms = 200; /* the open has 2 s */
+    options.io_timeout_ms = 1000;
     OK(&q, delayq_open(&q, &options));
     server_kill(&main_server, SIGSTOP);
     pid = spawn(thaw_later, NULL);
