@@ -78,6 +78,7 @@ static redisContext *hook(void *path, int timeout_ms) {
 static delayq_options options(const char *name, int box) {
     delayq_options o = options_for(&s, name);
     o.log = count_lines;
+    o.connect_timeout_ms = o.io_timeout_ms;
     o.max_wait_ms = 500;
     if (box) o.outbox = memory;
     if (box) o.outbox_size = sizeof memory;
@@ -275,6 +276,7 @@ static struct taken {
 static void wait_for_ever(void *unused) {
     delayq_options o = options_for(&s, "jobs");
     (void)unused;
+    o.connect_timeout_ms = o.io_timeout_ms;
     OK(&q, delayq_open(&q, &o));
     for (;;) {
         UNTIL(delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK);

@@ -62,7 +62,7 @@ static int count_to_getppid(pid_t pid) {
 TEST(an_offer_and_a_take_make_five_system_calls) {
     pid_t pid;
     int i, status, offers = 0, takes = 0;
-    if (test_brief()) test_skip("valgrind makes more");
+    if (test_brief()) return; /* valgrind makes more */
     pid = fork();
     if (pid == 0) be_traced();
     CHECK(waitpid(pid, &status, WUNTRACED) == pid);
