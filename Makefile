@@ -54,7 +54,7 @@ test check: ## the tests under ASan and UBSan, the tool, the examples, the docum
 	    $B/delayq-asan $(EXAMPLES_O0)
 	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B test
 
-test-all: ## also valgrind, servers with UTF-8, failing allocations, make install
+test-all: ## also leaks, valgrind, servers with UTF-8, make install, Prometheus
 	@echo "== building"
 	@$(MAKE) --no-print-directory -s -j$(JOBS) $B/test-asan $B/test-plain \
 	    $B/test-nonblock $B/delayq-asan $B/line examples
