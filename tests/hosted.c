@@ -75,10 +75,17 @@ static redisContext *hook(void *path, int timeout_ms) {
     return redisConnectUnix((const char *)path);
 }
 
-static delayq_options options(const char *name, int box) {
+/* These servers are slow, and the tests run beside one another, so an open has
+ * as much time as a request. */
+static delayq_options patient(const char *name) {
     delayq_options o = options_for(&s, name);
-    o.log = count_lines;
     o.connect_timeout_ms = o.io_timeout_ms;
+    return o;
+}
+
+static delayq_options options(const char *name, int box) {
+    delayq_options o = patient(name);
+    o.log = count_lines;
     o.max_wait_ms = 500;
     if (box) o.outbox = memory;
     if (box) o.outbox_size = sizeof memory;
@@ -269,15 +276,15 @@ LONG_TEST(an_outbox_whose_connection_is_closed_at_any_command_connects_rarely) {
 #define IDLE_S 12 /* a waiting handle's requests are counted for this time */
 
 static struct taken {
-    volatile int count;
+    volatile int opened, count;
     volatile int64_t us; /* when the last item came */
 } * taken;
 
 static void wait_for_ever(void *unused) {
-    delayq_options o = options_for(&s, "jobs");
+    delayq_options o = patient("jobs");
     (void)unused;
-    o.connect_timeout_ms = o.io_timeout_ms;
     OK(&q, delayq_open(&q, &o));
+    taken->opened = 1;
     for (;;) {
         UNTIL(delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK);
         taken->us = now_us();
@@ -290,6 +297,7 @@ static void wait_for_ever(void *unused) {
 static int idle_cost(void) {
     enum { FIRST = 6 };
     int before;
+    UNTIL(taken->opened);
     sleep(FIRST);
     before = hosted->commands;
     sleep(IDLE_S);
@@ -304,7 +312,7 @@ static int late_ms(int pushed) {
     if (pushed) {
         freeReplyObject(run(real, "RPUSH jobs pushed"));
     } else {
-        delayq_options o = options_for(&s, "jobs");
+        delayq_options o = patient("jobs");
         OK(&other, delayq_open(&other, &o));
         due = now_us() + 200000;
         OFFER(&other, "offered", 200);
@@ -374,7 +382,7 @@ static void told_of(void *profile) {
     delayq_options o;
     int refused = !tracks(p);
     start(p->name);
-    o = options_for(&s, "jobs");
+    o = patient("jobs");
     o.log = count_lines;
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 0);
@@ -402,7 +410,7 @@ static void advised(void *profile) {
     delayq_status status;
     start(p->name);
     freeReplyObject(run(real, "SCRIPT FLUSH"));
-    o = options_for(&s, "jobs");
+    o = patient("jobs");
     status = delayq_open(&q, &o);
     if (status == DELAYQ_OK) status = delayq_offer(&q, "x", 1, 0);
     if (status != DELAYQ_ERR_REDIS && status != DELAYQ_ERR_AUTH)
