@@ -295,7 +295,7 @@ delayq_status __wrap_delayq_open(delayq *q, const delayq_options *options) {
     if (o.connect) skip("options.connect connects a socket of Linux");
     if (is_child) skip("a child process has no lwIP");
     o.url = url_of(o.url);
-    if (!o.resolve) o.resolve = resolve;
+    if (!o.resolve && !o.share) o.resolve = resolve;
     return __real_delayq_open(q, &o);
 }
 
