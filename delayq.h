@@ -10284,7 +10284,7 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             if (all == DELAYQ_EMPTY && begun) return dq_wait_late(begun);
             break;
         }
-        dq_sleep(queues, count, deadline, DQ_FOR_ITEMS);
+        dq_sleep(queues, count, deadline, begun ? DQ_FOR_REPLY : DQ_FOR_ITEMS);
     }
     if (all == DELAYQ_EMPTY && fails && dq_wait_fails(fails)) return failure;
     for (i = 0; all >= DELAYQ_OK && i < count; i++) queues[i]->err[0] = '\0';

@@ -19,10 +19,10 @@ static void count_one(volatile int *n) {
 
 #define TURNS 200 /* the most turns in a second */
 
-enum loop { TICKS, TICKS_AND_OFFERS, TAKES, ONE_TAKE, ONE_WAIT, LOOPS };
+enum loop { TICKS, TICKS_AND_OFFERS, TAKES, LOOKS, ONE_TAKE, ONE_WAIT, LOOPS };
 static const char *const loop_names[] = {
-    "tick + poll", "tick + poll, and offers", "take(0) + tick + poll", "a take",
-    "a wait"};
+    "tick + poll", "tick + poll, and offers", "take(0) + tick + poll",
+    "wait(0) + tick + poll, after a wake", "a take", "a wait"};
 
 struct loop_options {
     const server *s;
@@ -67,6 +67,7 @@ static void loop_turn(delayq *q, enum loop kind, int64_t left_ms) {
         delayq_offer(q, "x", 1, 3600000);
     }
     if (kind == TAKES) delayq_take(q, &item, 0);
+    if (kind == LOOKS) delayq_wait(&q, 1, 0);
     delayq_tick(q, &wait_ms);
     sleep_on_fds(q, wait_ms < left_ms ? wait_ms : left_ms);
 }
@@ -77,7 +78,7 @@ static void loop_process(void *argument) {
     const struct loop_options *with = (const struct loop_options *)argument;
     delayq_options o = options_for(with->s, "jobs");
     long long end;
-    long turns = 0, most = (long)TURNS * with->fault_ms / 1000;
+    long turns = 0, reads, most = (long)TURNS * with->fault_ms / 1000;
     delayq q;
     if (with->url) o.url = with->url;
     o.io_timeout_ms = o.connect_timeout_ms = with->timeout_ms;
@@ -87,17 +88,19 @@ static void loop_process(void *argument) {
         loop_turn(&q, with->kind, (end - clock_us() + 999) / 1000);
     count_one(&at[0]);
     UNTIL(at[1] > 0);
-    polls = logs = 0;
+    if (with->kind == LOOKS) delayq_wake(&q);
+    polls = logs = clock_reads = 0;
     clock_skips = 20;
     for (end = clock_us() + with->fault_ms * 1000LL; clock_us() < end; turns++)
         loop_turn(&q, with->kind, (end - clock_us() + 999) / 1000);
-    printf("    %s: %ld turns, %ld polls, %ld log lines\n",
-           loop_names[with->kind], turns, polls, logs);
+    reads = clock_reads;
+    printf("    %s: %ld turns, %ld polls, %ld times, %ld log lines\n",
+           loop_names[with->kind], turns, polls, reads, logs);
     fflush(stdout);
     /* The polls that check whether a socket is connected count, too. */
-    if (turns > most || polls > 4 * most || logs > most)
-        FAIL("%s spins: %ld turns, %ld polls, %ld log lines",
-             loop_names[with->kind], turns, polls, logs);
+    if (turns > most || polls > 4 * most || reads > 10 * most || logs > most)
+        FAIL("%s spins: %ld turns, %ld polls, %ld times, %ld log lines",
+             loop_names[with->kind], turns, polls, reads, logs);
     count_one(&at[2]);
     UNTIL(at[3] > 0); /* keeps its sockets open until all have counted */
     delayq_close(&q);

@@ -23,6 +23,7 @@ extern volatile int64_t waited_us; /* time in all polls; each counts at most its
 extern int clock_rate;
 extern volatile int64_t clock_ahead_us;
 int64_t clock_us(void);
+extern volatile long clock_reads; /* by the handles */
 
 /* If this is not 0, a poll waits at most this many real ms, and then the clock
  * skips the rest of the timeout. With 20, a minute without any reply takes a

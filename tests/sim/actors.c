@@ -605,7 +605,9 @@ static void meddle(actor *a) {
     case 2:
         if (offers_on() && !check_crowded(a->queue)) offer_plain(a, a->q);
         break;
-    default: wait_shortly(a, chance_between(&c, 0, 300));
+    default:
+        wait_ms = chance_between(&c, 0, 300);
+        wait_shortly(a, plan_version >= 10 && wait_ms < 100 ? 0 : wait_ms);
     }
 }
 

@@ -1526,9 +1526,11 @@ static void watch(void *arg) {
 
 /* --- a run --------------------------------------------------------------- */
 
-/* Report a process that only polls. A handle must sleep if it can't act. */
+/* Report a process that only polls and reads. A handle must sleep if it can't
+ * act. */
 static void check_spins(const char *name) {
-    check_fail("spin", "%s polls, and neither sleeps nor moves a byte", name);
+    check_fail("spin", "%s polls or reads, and neither sleeps nor moves a byte",
+               name);
 }
 
 void check_begin(void) {

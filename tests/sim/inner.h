@@ -92,7 +92,7 @@ struct process {
     struct pollfd *watched; /* it sleeps until one of these is ready */
     nfds_t watched_count;
     uint64_t steps, calls, bytes, ends, chance;
-    int idle_polls; /* polls since it last slept or moved a byte */
+    int idle_calls; /* polls and reads since it last slept or moved a byte */
     uint64_t trap_call; /* number of the system call before which trap runs */
     void (*trap)(void *arg);
     void *trap_arg;

@@ -12,7 +12,7 @@ plan sim_plan;
 #if SIM_API < 2 /* later versions use functions that 0.1 does not have */
 int plan_version = 0;
 #else
-int plan_version = 9;
+int plan_version = 10;
 #endif
 
 /* --- chance -------------------------------------------------------------- */

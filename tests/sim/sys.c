@@ -228,10 +228,14 @@ static int wait_for(int fd, int events, int64_t timeout_us) {
     return n > 0 ? 0 : n == 0 ? failed(EAGAIN) : -1;
 }
 
-/* Limit of polls in a row. A correct handle polls many times in a row, during
- * the last 50 us of a sleep. */
-#define IDLE_POLLS 400
+/* Limit of polls and of reads without input in a row. A correct handle polls
+ * many times in a row, during the last 50 us of a sleep. */
+#define IDLE_CALLS 400
 void (*process_spins)(const char *name);
+
+static void idles(process *p) {
+    if (++p->idle_calls > IDLE_CALLS && process_spins) process_spins(p->name);
+}
 
 int __real_poll(struct pollfd *fds, nfds_t count, int timeout);
 
@@ -242,7 +246,7 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout) {
     assert(count <= SIM_MAX_FILES);
     process_called(CALL_US);
     n = wait_ready(fds, count, timeout < 0 ? -1 : timeout * INT64_C(1000));
-    if (++p->idle_polls > IDLE_POLLS && process_spins) process_spins(p->name);
+    idles(p);
     trace_poll(fds, count, timeout);
     return n > 0 ? n : (int)traced("poll", timeout, n);
 }
@@ -376,10 +380,11 @@ static ssize_t do_read(int fd, void *to, size_t len, int flags) {
     if (!f) return -1;
     for (;;) {
         ssize_t n = read_file(f, to, len, flags & MSG_PEEK);
-        if (n > 0 && f->kind != FILE_RANDOM) process_self()->idle_polls = 0;
+        if (n > 0 && f->kind != FILE_RANDOM) process_self()->idle_calls = 0;
         if (n > 0) process_self()->bytes += (size_t)n;
         process_self()->ends += n <= 0 && n != -EAGAIN;
         if (n >= 0) return n;
+        if (n == -EAGAIN) idles(process_self());
         if (n != -EAGAIN || f->nonblocking || flags & MSG_DONTWAIT)
             return failed((int)-n);
         if (wait_for(fd, POLLIN, f->receive_us) != 0) return -1;
@@ -402,7 +407,7 @@ static ssize_t do_write(int fd, const void *from, size_t len, int flags) {
     for (;;) {
         ssize_t n = write_file(f, (const char *)from + done, len - done);
         int waits = !f->nonblocking && !(flags & MSG_DONTWAIT);
-        if (n > 0) process_self()->idle_polls = 0;
+        if (n > 0) process_self()->idle_calls = 0;
         if (n > 0) process_self()->bytes += (size_t)n;
         if (n >= 0) done += (size_t)n;
         process_self()->ends += n < 0 && n != -EAGAIN;

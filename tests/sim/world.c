@@ -552,7 +552,7 @@ void process_block(int64_t until_us) {
     if (until_us != SIM_NEVER) event_set(&self->resume, until_us);
     give_way();
     self->steps++;
-    self->idle_polls = 0;
+    self->idle_calls = 0;
 }
 
 void process_notice(process *p) {
