@@ -13,7 +13,8 @@ mirror=${DELAYQ_BARE_MIRROR:-$(cat /etc/apt/sources.list \
     head -n 1)}
 mirror=${mirror:-http://deb.debian.org/debian}
 ubuntu=http://archive.ubuntu.com/ubuntu
-# the SHA256 of this archive's project/ubuntu-archive-keyring.gpg
+# the package with this archive's keys, and the SHA256 of the keys
+ring_package=pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
 keys=80a36b0a6de2f69f49d2df75ef473ccde121e9e190b9ea01d20a4f63778d5c31
 logs=build/bare
 mkdir -p "$cache" "$logs" || exit 1
@@ -41,7 +42,9 @@ make_system() {
     jammy | noble)
         ring=$cache/ubuntu.gpg
         echo "$keys  $ring" | sha256sum -c --quiet ||
-            { fetch wget -q -O "$ring" "$ubuntu/project/ubuntu-archive-keyring.gpg" &&
+            { fetch wget -q -O "$ring.deb" "$ubuntu/$ring_package" &&
+                dpkg-deb --fsys-tarfile "$ring.deb" |
+                tar -xO ./usr/share/keyrings/ubuntu-archive-keyring.gpg >"$ring" &&
                 echo "$keys  $ring" | sha256sum -c --quiet; } || return
         set -- "$@" "$ubuntu" gutsy # Debian 12 has no script for noble
         fetch debootstrap --variant=minbase --cache-dir="$cache" \
