@@ -990,7 +990,7 @@ typedef struct delayq_lane {
     delayq_status status;           /* the status of the last request */
     char *why;                      /* the text of `status` after a failure */
     struct redisReply *reply;       /* the reply, for a bare lane's caller */
-    delayq_status result;           /* the first failure, or GONE of an item */
+    delayq_status result;           /* the first failure, else DELAYQ_GONE */
     char *err;                      /* receives the text of `result`; or NULL */
     int64_t due_ms;                 /* due time of the op settled or accepted
                                        last, for the ticket of a single op */
@@ -1405,8 +1405,8 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item);
 
 /* delayq_ack_many -- ack `count` items, up to 500 in a round trip, and set
- * `acked` in each. Returns DELAYQ_OK if all were acked, else the first other
- * status. After a failure other than a lost reply no further ack is sent. */
+ * `acked` in each. Returns DELAYQ_OK if all were acked, else the first failure,
+ * else DELAYQ_GONE. After a failure other than a lost reply no ack is sent. */
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count);
 
@@ -7873,7 +7873,7 @@ static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
             c->message->status = status;
         if (status > DELAYQ_OK) return;
     }
-    if (lane->result != DELAYQ_OK) return;
+    if (lane->result < DELAYQ_OK || status == DELAYQ_OK) return;
     lane->result = status;
     if (status < DELAYQ_OK && lane->err)
         dq_err_with(lane->err, status, lane->why);

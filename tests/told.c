@@ -137,6 +137,29 @@ TEST(the_text_of_many_offers_is_that_of_the_first_failure) {
     delayq_close(&q);
 }
 
+/* The first request finds items gone. The reply to the second one is lost. */
+TEST(a_failure_of_many_acks_is_not_hidden_by_an_item_that_is_gone) {
+    static delayq_item items[501];
+    delayq_item last;
+    int i;
+    open_proxied(0);
+    OFFER(&q, "first", 0);
+    OFFER(&q, "last", 0);
+    OK(&q, delayq_take(&q, &items[0], 20000));
+    OK(&q, delayq_take(&q, &last, 20000));
+    for (i = 1; i < 500; i++) items[i].ticket = items[0].ticket;
+    CHECK_STATUS(&q, delayq_ack_many(&q, items, 500), DELAYQ_GONE);
+    items[500] = last;
+    /* 500 replies of ":0" behind the array's length and the server's clock */
+    proxy->only = proxy_number(q.conn->cmd.c);
+    proxy_strike(CUT, 1, 6 + 19 + 500 * 4 + 1, 1);
+    CHECK_STATUS(&q, delayq_ack_many(&q, items, 501), DELAYQ_ERR_UNKNOWN);
+    says("sent twice");
+    CHECK_INT(items[499].acked, DELAYQ_GONE);
+    CHECK_INT(items[500].acked, DELAYQ_ERR_UNKNOWN);
+    delayq_close(&q);
+}
+
 /* --- calls that may have happened ---------------------------------------- */
 
 TEST(after_a_reply_that_came_twice_an_offer_may_have_happened) {

@@ -113,14 +113,16 @@ static delayq_status ack_written(delayq *q, delayq_item *items, size_t count) {
     int uncertain = 0;
     for (;;) {
         delayq_status status = delayq_ack_many(q, items, count);
-        size_t i, left = 0;
-        if (status == DELAYQ_GONE && !uncertain)
+        size_t i, gone = 0, left = 0;
+        for (i = 0; i < count; i++) {
+            gone += items[i].acked == DELAYQ_GONE;
+            if (items[i].acked < 0) items[left++] = items[i];
+        }
+        if (gone && !uncertain)
             complain("written too slowly: an item is delivered again");
         if (status >= 0) return DELAYQ_OK;
         tell(NULL, status, delayq_errmsg(q));
         uncertain |= status == DELAYQ_ERR_UNKNOWN;
-        for (i = 0; i < count; i++)
-            if (items[i].acked < 0) items[left++] = items[i];
         count = left;
         if (!passing(status) || stops > 1 || clock_ms() > until) {
             complain("written but not acked: %d will be delivered again",

@@ -690,11 +690,17 @@ static void do_ack(void) {
 }
 
 static void do_ack_many(void) {
-    int i;
+    delayq_status s;
+    int i, bad = 0;
     for (i = 0; i < ITEMS; i++) give_ticket(&items[i].ticket);
     acking = ITEMS;
-    check_status(delayq_ack_many(q, items, ITEMS));
-    for (i = 0; i < ITEMS; i++) check_status(items[i].acked);
+    s = delayq_ack_many(q, items, ITEMS);
+    check_status(s);
+    for (i = 0; i < ITEMS; i++) {
+        check_status(items[i].acked);
+        bad += items[i].acked < 0;
+    }
+    CHECK((s < 0) == (bad > 0));
 }
 
 static void do_ack_take(void) {

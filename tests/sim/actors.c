@@ -851,8 +851,13 @@ static void batch_worker(actor *a) {
             int twice = n < MOST && repeats(a);
             if (twice) got[n] = got[0];
             a->verbs++;
-            CALL(a, "ack_many", large_us(a),
-                 delayq_ack_many(a->q, got, n + (size_t)twice));
+            delayq_status told =
+                CALL(a, "ack_many", large_us(a),
+                     delayq_ack_many(a->q, got, n + (size_t)twice));
+            for (i = 0; i < n + (size_t)twice; i++)
+                if (got[i].acked < DELAYQ_OK && told >= DELAYQ_OK)
+                    check_fail("status", "%s: one of many acks has failed: %s",
+                               a->name, delayq_strstatus(told));
             if (twice && got[0].acked == DELAYQ_OK &&
                 got[n].acked == DELAYQ_OK)
                 check_fail("status", "%s: two acks of item %d are told as done",

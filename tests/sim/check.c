@@ -1038,6 +1038,8 @@ void check_status(actor *a, const char *verb, delayq_status status) {
     int64_t most =
         (status == DELAYQ_ERR_TIMEOUT ? 8 : 2) * SIM_SECOND + plan_search_us() +
         4 * sim_plan.frame_us;
+    /* a handle that shares a connection has the default reconnect_max_ms */
+    if (a->q2) most += 5 * SIM_SECOND;
     if (status >= 0) return;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_TYPE ||
         (status == DELAYQ_ERR_WIRE && a->kind != STRANGER) ||
