@@ -533,13 +533,15 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     }
     n = poll(fds, count, 0);
     if (n == 0 && timeout_ms > 0) {
-        if (at_value()) /* the input has the rest of a reply */
-            for (i = 0; i < count; i++) {
-                struct connection *c = connection_of(fds[i].fd);
-                if (c && at_value()) say_value(c);
-            }
-        else if (!speak(fds, count))
-            clock_us += timeout_ms * 1000LL;
+        int rest = at_value(); /* the input has the rest of a reply */
+        int spoken = !rest && speak(fds, count);
+        for (i = 0; rest && i < count; i++) {
+            struct connection *c = connection_of(fds[i].fd);
+            if (!c || !at_value()) continue;
+            say_value(c);
+            spoken = 1;
+        }
+        if (!spoken) clock_us += timeout_ms * 1000LL;
         n = poll(fds, count, 0);
     }
     return n;
