@@ -20,7 +20,6 @@ EXAMPLES := $(filter-out tool/% device/hiredis_net,$(patsubst examples/%.c,%,\
 TOOL := $(wildcard examples/tool/*.c)
 TESTS := $(wildcard tests/*.c)
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
-PEERS := peers delayq beanstalkd
 BENCHES := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 FUZZERS := $B/fuzz-url $B/fuzz-element $B/fuzz-reply $B/fuzz-image
 FUZZ_SECONDS ?= 30
@@ -432,7 +431,7 @@ OLD ?= HEAD
 bench-old: $B/scripts ## each script's cost on the server, compared with OLD=commit
 	@sh tests/bench/old.sh $B $(OLD)
 
-bench-peers: $(PEERS:%=$B/peers/%) ## compare with Redisson, BullMQ, asynq, beanstalkd, NATS: cost, rate, lateness (13 minutes)
+bench-peers: $B/peers/peers $B/peers/delayq $B/peers/beanstalkd ## compare with Redisson, BullMQ, asynq, beanstalkd, NATS: cost, rate, lateness (13 minutes)
 	@sh tests/bench/peers/run.sh $B
 
 CHAOS := $B/peers/chaos-run $B/peers/chaos-delayq $B/peers/chaos-beanstalkd
